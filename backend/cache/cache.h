@@ -1,0 +1,224 @@
+/* cache.h - pages, nodes, devices and the counters that everything else reads.
+ *
+ * A page of a node is clean, dirty or in writeback (STYLE: dirty = newer than the source, no
+ * write in flight; writeback = its write is in flight). A page written again while in
+ * writeback gets a new frame; the old one stays with its write as an orphan.
+ * A page may hold only some valid bytes; the rest is the source's and is filled in by the
+ * flusher, never when a write is accepted.
+ *
+ * Lock: domain->lock guards every field here unless it says otherwise. It is never held across
+ * a system call on the source, a submission, a reply or a callback.
+ */
+#ifndef PACEFS_BACKEND_CACHE_CACHE_H
+#define PACEFS_BACKEND_CACHE_CACHE_H
+
+#include "backend/cache/arena.h"
+#include "backend/cache/mapping.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+struct store_file; /* backend/store/store.h */
+struct flush_io;   /* backend/flush/flusher.h */
+struct device;
+
+/* Everything under one dirty budget. */
+struct domain {
+	pthread_mutex_t lock;
+	pthread_cond_t progress;    /* signalled when pages left dirty or writeback and
+				     * somebody said (wants_progress) that they wait for it */
+	bool wants_progress;
+	struct arena arena;
+	uint32_t cache_frames;      /* frames the cache proper may use; payloads come on top */
+	uint64_t nr_dirty;          /* pages */
+	uint64_t nr_writeback;      /* pages, orphans included: their memory is not free yet */
+	uint64_t nr_clean;
+	uint64_t nr_held;           /* payload frames of receive buffers and held requests */
+	uint64_t dirty_seq;
+	uint32_t clean_head, clean_tail; /* oldest first */
+	uint64_t dirty_met_evicting;     /* stays 0: eviction never sees a dirty page */
+	struct node **owner;        /* by frame: whose page it is, while it is in a mapping */
+	struct node *dead;          /* nodes without references, for node_reap() */
+};
+
+enum node_place { NODE_CLEAN, NODE_ON_DIRTY, NODE_ON_IO, NODE_ON_MORE_IO };
+
+/* One file object as the backend knows it. Embedded in fuse/'s own node. */
+struct node {
+	uint64_t nodeid;
+	struct domain *dom;
+	struct device *dev;
+	struct mapping map;
+	struct store_file *file;    /* open while there is anything to write or it is open */
+	uint64_t size;              /* what stat shows */
+	uint64_t nr_pages, nr_dirty, nr_writeback, nr_tagged; /* pages; tagged: sync waits */
+	uint32_t refs;              /* node_get(), node_put(); at 0 it goes to dom->dead */
+	bool on_dead;
+	struct node *dead_next;
+	uint32_t file_users;        /* open(2)s of it; the file closes when 0 and clean */
+
+	/* order of flushing */
+	uint64_t dirtied_when_us;   /* first page of this round */
+	enum node_place place;
+	struct node *prev, *next;   /* list named by place */
+	bool on_unclean;            /* dev->unclean: anything at all left to bring below */
+	struct node *unclean_prev, *unclean_next;
+	uint64_t flush_index;       /* where the next slice starts */
+	uint64_t slice_pages;       /* left of the current slice */
+	struct flush_io *inflight;  /* its requests in flight */
+	uint64_t inflight_bytes;
+	unsigned nr_fills;          /* reads for partial pages in flight */
+
+	/* what the source still has to be told; done by node work, in this order */
+	bool cut_pending;           /* ftruncate to cut_size before any later write */
+	uint64_t cut_size;
+	uint64_t cut_seq;           /* counts cuts, so that one made meanwhile is not lost */
+	bool times_pending;         /* utimensat(mtime) once clean */
+	struct timespec mtime, ctime; /* with size: what stat shows while the node is unclean */
+	bool work_queued, work_running;
+	struct node *work_next;
+
+	/* errors of writeback: each open file keeps the err_seq it has reported (errseq) */
+	uint32_t err_seq;
+	int err;                    /* the last one, positive errno */
+};
+
+/* One backing store, measured and paced by itself. */
+struct device {
+	struct domain *dom;
+	dev_t dev;                  /* st_dev of its files, or st_rdev of the raw device */
+	char name[256];             /* for messages: /dev/sdb1, or the path */
+	uint64_t nr_dirty, nr_writeback, nr_tagged; /* pages */
+	uint64_t nr_dirty_nodes;
+	uint64_t written, dirtied;  /* pages, monotone (dirtied steps back by dropped ones) */
+	struct node *dirty;         /* by dirtied_when_us */
+	struct node *io, *more_io;  /* this round; slice used up */
+	struct node *unclean;
+	uint64_t nr_unclean;
+
+	/* set by the pacer, read by the flusher: plain numbers, no law in here */
+	uint64_t bg_pages;          /* start above this many dirty pages ... */
+	uint64_t bg_time_pages;     /* ... or this many (background time); UINT64_MAX = off */
+	uint64_t bg_age_us;         /* ... or when a node is dirty for longer; 0 = off */
+	uint64_t limit_pages;       /* of the device, for slice and request sizes */
+	double bytes_per_s;         /* believed write bandwidth */
+	uint64_t writeback_us, expire_us; /* periodic: every, older than; 0 = off */
+	uint64_t nr_blocked;        /* requests waiting for admission */
+	bool drain;                 /* write everything (umount, flush) */
+
+	/* kept by the flusher */
+	uint64_t busy_since_us;     /* 0 = nothing in flight, else up to when busy_us counts */
+	uint64_t busy_start_us;     /* when the last busy stretch began */
+	uint64_t busy_us;           /* time with requests in flight */
+	uint64_t last_completion_us; /* or since when it is idle */
+	uint64_t next_periodic_us;
+	bool periodic_round;
+	int kick_fd;                /* eventfd */
+	bool asleep;                /* flusher waits: a kick must write kick_fd */
+
+	uint64_t errors;            /* sticky */
+	uint64_t lost_bytes;
+	uint64_t direct_bytes, buffered_bytes, fill_reads, retries;
+};
+
+int domain_init(struct domain *dom, uint32_t cache_frames, uint32_t max_frames);
+void domain_finish(struct domain *dom);
+static inline void domain_lock(struct domain *dom)
+{
+	pthread_mutex_lock(&dom->lock);
+}
+static inline void domain_unlock(struct domain *dom)
+{
+	pthread_mutex_unlock(&dom->lock);
+}
+/* Pages left dirty or writeback, or node work got done: wake who waits. */
+void domain_progress(struct domain *dom);
+
+int device_init(struct device *dev, struct domain *dom, dev_t id, const char *name);
+void device_finish(struct device *dev);
+/* The flusher looks at its lists again. */
+void device_kick(struct device *dev);
+
+void node_get(struct node *node);
+void node_put(struct node *node);
+/* One node without references, taken off the list, or NULL. The caller frees it. */
+struct node *node_reap(struct domain *dom);
+/* The node is used again: it leaves the list of the dead if it was there. */
+void node_revive(struct node *node);
+
+void node_init(struct node *node, struct device *dev, uint64_t nodeid, uint64_t size);
+/* dev->unclean follows what is left to do for the node. Call after changing any of it. */
+void node_update_unclean(struct node *node);
+/* Anything newer than the source: pages, cut, times. */
+bool node_is_unclean(const struct node *node);
+/* The node goes on another list (or NODE_CLEAN: on none). */
+void node_move(struct node *node, enum node_place place);
+/* A writeback error, positive errno: every open file hears of it once. */
+void node_set_error(struct node *node, int err);
+
+/* A frame for the cache or a payload: free, else the oldest clean one, else grown. FRAME_HELD.
+ * Returns how many of n there were. */
+unsigned cache_alloc(struct domain *dom, unsigned n, uint32_t *ret_frames);
+/* Give back a payload frame. */
+void cache_free_held(struct domain *dom, uint32_t frame);
+
+/* Pages of [offset, offset + bytes) that a write would make newly dirty. */
+unsigned cache_count_new(const struct node *node, uint64_t offset, uint64_t bytes);
+
+/* Accept bytes into one page (they do not cross a page end). Returns newly dirty pages, 0 or 1,
+ * or -ENOMEM with nothing changed. node->size grows as needed. */
+int cache_write(struct node *node, uint64_t offset, const void *data, unsigned bytes,
+	uint64_t now_us);
+/* The same with a payload frame that holds bytes [0, bytes) of page index: the frame becomes
+ * the page when that loses nothing of an older one, and *ret_adopted says so. */
+int cache_adopt(struct node *node, uint64_t index, uint32_t frame, unsigned bytes,
+	uint64_t now_us, bool *ret_adopted);
+
+/* Size becomes size: pages beyond are dropped at once, the last one is cut. Does not touch the
+ * source: the caller sets cut_pending. Returns 0 or -ENOMEM. */
+int cache_truncate(struct node *node, uint64_t size, uint64_t now_us);
+/* Pages wholly inside [from, to) are dropped (dirty ones too), partial ones get zeroes. */
+int cache_punch(struct node *node, uint64_t from, uint64_t to, uint64_t now_us);
+/* All pages go, dirty ones too (the file is gone). */
+void cache_drop(struct node *node);
+/* Clean pages go (the source changed behind us). */
+void cache_invalidate(struct node *node);
+
+/* Everything of the node dirty or in writeback now is tagged: nr_tagged reaches 0 when it
+ * is written. */
+void cache_tag_node(struct node *node);
+/* The same for all nodes of the device. */
+void cache_tag_device(struct device *dev);
+
+/* Writeback of the page at index begins: it must be dirty. Returns its frame. */
+uint32_t cache_begin_writeback(struct node *node, uint64_t index);
+/* ... and ends: clean, or (err != 0) lost, or an orphan that is freed. */
+void cache_end_writeback(struct node *node, uint64_t index, uint32_t frame, int err,
+	uint64_t now_us);
+/* ... or goes back to dirty, to be tried again. */
+void cache_redirty(struct node *node, uint64_t index, uint32_t frame, uint64_t now_us);
+
+/* Is every byte of the page up to the end of the file valid? Then it may be written whole:
+ * the rest is zeroed here. */
+bool cache_make_whole(struct node *node, uint64_t index, uint32_t frame);
+/* Bytes of the page just read from the source (source_bytes of them, then zeroes) go where
+ * nothing valid is. */
+void cache_fill(struct node *node, uint64_t index, uint32_t frame, const void *data,
+	unsigned source_bytes);
+
+struct cache_pin {
+	uint64_t index;
+	uint32_t frame;
+};
+/* Pin all pages in [offset, offset+bytes); returns how many. *ret_whole: they cover every
+ * byte up to the end of the file, so that the source need not be read. */
+unsigned cache_read_begin(struct node *node, uint64_t offset, uint64_t bytes,
+	struct cache_pin *pins, unsigned max_pins, bool *ret_whole);
+/* Lay the valid bytes of the pinned pages over buf (which starts at offset), and unpin. */
+void cache_read_end(struct node *node, uint64_t offset, uint64_t bytes, void *buf,
+	const struct cache_pin *pins, unsigned nr_pins);
+
+#endif

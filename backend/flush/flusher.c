@@ -1,0 +1,604 @@
+#include "backend/flush/flusher.h"
+
+#include "util/clock.h"
+#include "util/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+enum {
+	MAX_ATTEMPTS = 3,        /* of one request that fails: a bridge may drop one */
+	MAX_FILLS = 16,          /* reads for partial pages in flight */
+	REAP_BATCH = 32,
+	IDLE_WAIT_US = 1000000,
+	RETRY_WAIT_US = 5000,    /* something is dirty but could not be submitted now */
+};
+
+/* ---- requests ---- */
+
+static struct flush_io *io_get(struct flusher *fl, struct node *node, uint64_t index)
+{
+	struct flush_io *io = fl->free_ios;
+
+	if (!io)
+		return NULL;
+	fl->free_ios = io->next;
+	io->node = node;
+	io->index = index;
+	io->nr_pages = io->bytes = io->done = io->attempts = 0;
+	io->fill = io->buffered = io->ranged = false;
+	io->next = NULL;
+	io->node_next = node->inflight;
+	node->inflight = io;
+	node_get(node);
+	return io;
+}
+
+static void io_put(struct flusher *fl, struct flush_io *io)
+{
+	struct node *node = io->node;
+
+	for (struct flush_io **at = &node->inflight; *at; at = &(*at)->node_next) {
+		if (*at == io) {
+			*at = io->node_next;
+			break;
+		}
+	}
+	io->node = NULL;
+	io->next = fl->free_ios;
+	fl->free_ios = io;
+	node_update_unclean(node);
+	if (!node->inflight && (node->cut_pending ||
+		(node->nr_dirty == 0 && node->nr_writeback == 0)))
+		flusher_work(fl, node);
+	node_put(node);
+}
+
+/* Memory pieces for the bytes still to do: neighbouring frames make one piece. */
+static void io_prepare(struct flusher *fl, struct flush_io *io)
+{
+	struct store_io *s = &io->io;
+	const struct arena *a = &io->node->dom->arena;
+	unsigned skip = io->done;
+
+	if (!io->buffered && !io->fill && io->node->file->fd_direct < 0)
+		io->buffered = true; /* refused meanwhile */
+	s->offset = (io->index << PAGE_SHIFT_BITS) + io->done;
+	s->bytes = io->bytes - io->done;
+	s->nr_iov = 0;
+	unsigned left = s->bytes;
+	for (unsigned i = skip / PAGE_BYTES; left; i++) {
+		unsigned at = i == skip / PAGE_BYTES ? skip % PAGE_BYTES : 0;
+		unsigned len = PAGE_BYTES - at < left ? PAGE_BYTES - at : left;
+		char *base = (char *)arena_data(a, io->frames[i]) + at;
+		struct iovec *last = s->nr_iov ? &s->iov[s->nr_iov - 1] : NULL;
+		if (last && (char *)last->iov_base + last->iov_len == base &&
+			io->frames[i] % ARENA_SEGMENT_FRAMES != 0)
+			last->iov_len += len;
+		else
+			s->iov[s->nr_iov++] = (struct iovec){.iov_base = base, .iov_len = len};
+		left -= len;
+	}
+	s->op = io->fill ? STORE_READ : STORE_WRITE;
+	s->fd = io->buffered || io->fill ? io->node->file->fd : io->node->file->fd_direct;
+}
+
+/* ---- what to write ---- */
+
+static bool overlaps_inflight(const struct node *node, uint64_t index)
+{
+	for (const struct flush_io *io = node->inflight; io; io = io->node_next)
+		if (index >= io->index && index < io->index + io->nr_pages)
+			return true;
+	return false;
+}
+
+static bool buffered_inflight(const struct node *node)
+{
+	for (const struct flush_io *io = node->inflight; io; io = io->node_next)
+		if (io->buffered)
+			return true;
+	return false;
+}
+
+static bool direct_inflight(const struct node *node)
+{
+	for (const struct flush_io *io = node->inflight; io; io = io->node_next)
+		if (!io->buffered && !io->fill)
+			return true;
+	return false;
+}
+
+static bool can_submit(const struct flusher *fl, const struct node *node)
+{
+	return node->nr_dirty && !node->cut_pending && node->file && node->file->writable &&
+		node->inflight_bytes < fl->sizes.inflight_bytes;
+}
+
+/* Read what is missing of a partial page. */
+static struct flush_io *start_fill(struct flusher *fl, struct node *node, uint64_t index,
+	uint32_t frame)
+{
+	struct domain *dom = node->dom;
+	struct flush_io *io;
+	uint32_t bounce;
+
+	if (node->nr_fills >= MAX_FILLS || overlaps_inflight(node, index))
+		return NULL;
+	if (cache_alloc(dom, 1, &bounce) != 1)
+		return NULL;
+	io = io_get(fl, node, index);
+	if (!io) {
+		cache_free_held(dom, bounce);
+		return NULL;
+	}
+	io->fill = true;
+	io->nr_pages = 1;
+	io->bytes = PAGE_BYTES;
+	io->frames[0] = bounce;
+	io->fill_seq = dom->arena.frames[frame].seq;
+	dom->arena.frames[frame].flags |= FRAME_FILLING;
+	node->nr_fills++;
+	node->dev->fill_reads++;
+	return io;
+}
+
+/* Bytes of the page that belong to the file. */
+static unsigned page_bytes_in_file(const struct node *node, uint64_t index)
+{
+	uint64_t start = index << PAGE_SHIFT_BITS;
+
+	return node->size - start < PAGE_BYTES ? (unsigned)(node->size - start) : PAGE_BYTES;
+}
+
+/* The run of dirty pages starting at index that one request can carry. */
+static struct flush_io *start_write(struct flusher *fl, struct node *node, uint64_t index,
+	bool tagged_only)
+{
+	struct domain *dom = node->dom;
+	struct store_file *file = node->file;
+	unsigned first_bytes = page_bytes_in_file(node, index);
+	bool direct = file->fd_direct >= 0 && first_bytes % file->align == 0;
+
+	/* Direct and buffered writes of one file are never in flight together: the kernel
+	 * would have to throw away pages that are being written. */
+	if (direct ? buffered_inflight(node) : direct_inflight(node))
+		return NULL;
+	struct flush_io *io = io_get(fl, node, index);
+	if (!io)
+		return NULL;
+	io->buffered = !direct;
+	io->nr_pages = 0; /* so that overlaps_inflight() does not see itself */
+	for (uint64_t i = index; io->nr_pages < fl->sizes.request_pages; i++) {
+		uint32_t frame = mapping_get(&node->map, i);
+		if (frame == FRAME_NONE)
+			break;
+		const struct frame *f = &dom->arena.frames[frame];
+		if (f->state != FRAME_DIRTY || (tagged_only && !(f->flags & FRAME_TAGGED)))
+			break;
+		unsigned bytes = page_bytes_in_file(node, i);
+		if (i > index && (!cache_make_whole(node, i, frame) ||
+			(direct && bytes % file->align) || overlaps_inflight(node, i)))
+			break;
+		io->frames[io->nr_pages] = cache_begin_writeback(node, i);
+		io->nr_pages++;
+		io->bytes += bytes;
+		if (bytes < PAGE_BYTES)
+			break;
+	}
+	node->inflight_bytes += io->bytes;
+	fl->inflight_bytes += io->bytes;
+	node->flush_index = index + io->nr_pages;
+	node->slice_pages -= node->slice_pages < io->nr_pages ? node->slice_pages : io->nr_pages;
+	return io;
+}
+
+/* The next request for this node, or NULL when it has none now. */
+static struct flush_io *next_request(struct flusher *fl, struct node *node, bool tagged_only)
+{
+	struct domain *dom = node->dom;
+	bool wrapped = node->flush_index == 0;
+	uint64_t i = mapping_next(&node->map, node->flush_index, true);
+
+	for (;; i = mapping_next(&node->map, i + 1, true)) {
+		if (i == MAPPING_END) {
+			if (wrapped)
+				return NULL;
+			wrapped = true;
+			i = mapping_next(&node->map, 0, true);
+			if (i == MAPPING_END)
+				return NULL;
+		}
+		uint32_t frame = mapping_get(&node->map, i);
+		const struct frame *f = &dom->arena.frames[frame];
+		if (tagged_only && !(f->flags & FRAME_TAGGED))
+			continue;
+		if (f->flags & FRAME_FILLING || overlaps_inflight(node, i))
+			continue;
+		if (cache_make_whole(node, i, frame))
+			return start_write(fl, node, i, tagged_only);
+		struct flush_io *io = start_fill(fl, node, i, frame);
+		if (io)
+			return io;
+	}
+}
+
+static struct node *pick_tagged(struct flusher *fl)
+{
+	for (struct node *n = fl->dev->unclean; n; n = n->unclean_next)
+		if (n->nr_tagged && can_submit(fl, n))
+			return n;
+	return NULL;
+}
+
+/* The io list is empty: nodes whose slice was used up, then those dirtied before the cutoff,
+ * oldest first. */
+static void refill_io(struct device *dev, uint64_t cutoff_us)
+{
+	while (dev->more_io)
+		node_move(dev->more_io, NODE_ON_IO);
+	while (dev->dirty && dev->dirty->dirtied_when_us <= cutoff_us)
+		node_move(dev->dirty, NODE_ON_IO);
+}
+
+static struct node *pick_node(struct flusher *fl, uint64_t cutoff_us)
+{
+	struct device *dev = fl->dev;
+
+	for (int round = 0; round < 2; round++) {
+		struct node *n, *next;
+		for (n = dev->io; n; n = next) {
+			next = n->next;
+			if (n->slice_pages == 0 && n == fl->current) {
+				fl->current = NULL;
+				node_move(n, NODE_ON_MORE_IO);
+				continue;
+			}
+			if (!can_submit(fl, n))
+				continue;
+			if (n != fl->current) {
+				fl->current = n;
+				n->slice_pages = fl->sizes.slice_pages;
+			}
+			return n;
+		}
+		if (dev->io)
+			return NULL; /* all of them have their share in flight */
+		refill_io(dev, cutoff_us);
+	}
+	return NULL;
+}
+
+static struct flush_plan make_plan(struct flusher *fl, uint64_t now_us)
+{
+	const struct device *dev = fl->dev;
+	const struct node *oldest = dev->io ? dev->io : dev->more_io ? dev->more_io : dev->dirty;
+	struct flush_view v = {
+		.now_us = now_us,
+		.dirty_pages = dev->nr_dirty,
+		.tagged_pages = dev->nr_tagged,
+		.bg_pages = dev->bg_pages,
+		.bg_time_pages = dev->bg_time_pages,
+		.bg_age_us = dev->bg_age_us,
+		.oldest_dirtied_us = oldest ? oldest->dirtied_when_us : FLUSH_NEVER_US,
+		.writeback_us = dev->writeback_us,
+		.expire_us = dev->expire_us,
+		.next_periodic_us = dev->next_periodic_us,
+		.periodic_round = dev->periodic_round,
+		.time_round = fl->plan.time_round,
+		.blocked = dev->nr_blocked > 0,
+		.drain = dev->drain,
+	};
+	struct flush_plan p = flush_plan_make(&v);
+
+	fl->dev->periodic_round = p.periodic_round;
+	fl->dev->next_periodic_us = p.next_periodic_us;
+	return p;
+}
+
+/* ---- completions ---- */
+
+/* Takes and drops the lock. */
+static void report_lost(struct flusher *fl, const struct flush_io *io, int err)
+{
+	uint64_t from = io->index << PAGE_SHIFT_BITS;
+	char name[4096];
+
+	domain_unlock(fl->dev->dom);
+	store_file_name(io->node->file, name, sizeof(name));
+	log_error("%s: bytes 0x%" PRIx64 "-0x%" PRIx64 " were not written: %s", name, from,
+		from + io->bytes, strerror(err));
+	domain_lock(fl->dev->dom);
+	if (fl->nr_lost < FLUSH_LOST_KEPT) {
+		struct lost_range *l = &fl->lost[fl->nr_lost++];
+		snprintf(l->name, sizeof(l->name), "%.255s", name);
+		l->from = from;
+		l->to = from + io->bytes;
+	}
+}
+
+static void finish_fill(struct flusher *fl, struct flush_io *io, int result)
+{
+	struct node *node = io->node;
+	struct domain *dom = node->dom;
+	uint32_t frame = mapping_get(&node->map, io->index);
+
+	node->nr_fills--;
+	if (frame != FRAME_NONE && dom->arena.frames[frame].state == FRAME_DIRTY &&
+		dom->arena.frames[frame].flags & FRAME_FILLING &&
+		dom->arena.frames[frame].seq == io->fill_seq) {
+		/* A page that cannot be completed is written with zeroes where the source
+		 * cannot be read: its own bytes are what was promised. */
+		if (result < 0)
+			node_set_error(node, -result);
+		cache_fill(node, io->index, frame, arena_data(&dom->arena, io->frames[0]),
+			result < 0 ? 0 : (unsigned)result);
+	}
+	cache_free_held(dom, io->frames[0]);
+	io_put(fl, io);
+}
+
+static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint64_t now_us)
+{
+	struct node *node = io->node;
+
+	node->inflight_bytes -= io->bytes;
+	fl->inflight_bytes -= io->bytes;
+	if (err) {
+		node_set_error(node, err);
+		node->dev->lost_bytes += io->bytes;
+	} else if (io->buffered) {
+		node->dev->buffered_bytes += io->bytes;
+	} else {
+		node->dev->direct_bytes += io->bytes;
+	}
+	for (unsigned i = 0; i < io->nr_pages; i++)
+		cache_end_writeback(node, io->index + i, io->frames[i], err, now_us);
+	node->dev->last_completion_us = now_us;
+	io_put(fl, io);
+}
+
+/* A "direct" write that the file refuses: buffered from now on. */
+static void finish_refused(struct flusher *fl, struct flush_io *io, uint64_t now_us)
+{
+	struct node *node = io->node;
+
+	node->inflight_bytes -= io->bytes;
+	fl->inflight_bytes -= io->bytes;
+	node->dev->retries++;
+	for (unsigned i = 0; i < io->nr_pages; i++)
+		cache_redirty(node, io->index + i, io->frames[i], now_us);
+	io_put(fl, io);
+}
+
+/* Looks at one completion. Returns true when the request must be submitted again. */
+static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
+{
+	int result = io->io.result;
+	struct store_file *file = io->node->file;
+
+	if (result == -EAGAIN || result == -EINTR) {
+		io->node->dev->retries++;
+		return true;
+	}
+	if (io->fill) {
+		if (result < 0 && ++io->attempts < MAX_ATTEMPTS)
+			return true;
+		finish_fill(fl, io, result);
+		return false;
+	}
+	if (result == -EINVAL && !io->buffered && file->fd_direct >= 0) {
+		store_file_refuse_direct(file);
+		finish_refused(fl, io, now_us);
+		return false;
+	}
+	if (result == 0 && !io->ranged)
+		result = -EIO; /* a write that takes nothing will never end */
+	if (result < 0) {
+		io->node->dev->retries++;
+		if (++io->attempts < MAX_ATTEMPTS)
+			return true;
+		report_lost(fl, io, -result);
+		finish_write(fl, io, -result, now_us);
+		return false;
+	}
+	if (!io->ranged) {
+		io->done += (unsigned)result;
+		if (io->done < io->bytes)
+			return true;
+		if (io->buffered) {
+			io->ranged = true;
+			return true;
+		}
+		if (!file->probed)
+			store_file_probe(file, io->index << PAGE_SHIFT_BITS, io->bytes);
+	}
+	finish_write(fl, io, 0, now_us);
+	return false;
+}
+
+static void prepare_again(struct flusher *fl, struct flush_io *io)
+{
+	if (io->ranged) {
+		io->io.op = STORE_RANGE_SYNC;
+		io->io.offset = io->index << PAGE_SHIFT_BITS;
+		io->io.bytes = io->bytes;
+		io->io.nr_iov = 0;
+		return;
+	}
+	io_prepare(fl, io);
+}
+
+static void know_memory(struct flusher *fl)
+{
+	const struct arena *a = &fl->dev->dom->arena;
+
+	/* Only what has been grown; a frame number is stable for ever. */
+	while (fl->memory_frames < a->nr_frames) {
+		fl->engine->ops->add_memory(fl->engine, arena_data(a, fl->memory_frames),
+			(size_t)ARENA_SEGMENT_FRAMES * PAGE_BYTES);
+		fl->memory_frames += ARENA_SEGMENT_FRAMES;
+	}
+}
+
+/* Collect what should be submitted now. With the lock. */
+static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
+{
+	struct device *dev = fl->dev;
+	struct flush_io *list = NULL, **tail = &list;
+
+	fl->sizes = flush_sizes_make(dev->bytes_per_s, dev->limit_pages, fl->max_request_pages);
+	for (;;) {
+		fl->plan = make_plan(fl, now_us);
+		if (fl->plan.reason == FLUSH_NONE || !fl->free_ios ||
+			fl->inflight_bytes >= fl->sizes.inflight_bytes)
+			break;
+		bool tagged = fl->plan.reason == FLUSH_SYNC;
+		struct node *node = tagged ? pick_tagged(fl) : pick_node(fl, fl->plan.cutoff_us);
+		/* While a sync waits only for what is in flight, others may use the device. */
+		if (!node && tagged) {
+			tagged = false;
+			node = fl->inflight_bytes ? NULL : pick_node(fl, now_us);
+		}
+		if (!node)
+			break;
+		struct flush_io *io = next_request(fl, node, tagged);
+		if (!io) {
+			/* Nothing of it can go now: let others come first. */
+			if (node->place == NODE_ON_IO && !tagged) {
+				fl->current = NULL;
+				node_move(node, NODE_ON_MORE_IO);
+				if (dev->io)
+					continue;
+			}
+			break;
+		}
+		io_prepare(fl, io);
+		io->submitted_us = now_us;
+		*tail = io;
+		tail = &io->next;
+	}
+	*tail = NULL;
+	return list;
+}
+
+static void submit(struct flusher *fl, struct flush_io *list)
+{
+	while (list) {
+		struct flush_io *io = list;
+		list = io->next;
+		io->next = NULL;
+		int ret = fl->engine->ops->submit(fl->engine, &io->io);
+		/* The pool is no larger than the ring. */
+		assert(ret == 0);
+		fl->nr_inflight++;
+	}
+}
+
+/* Time with requests in flight: the only time that says how fast the device is. */
+static void account_busy(struct device *dev, bool busy, uint64_t now_us)
+{
+	if (dev->busy_since_us)
+		dev->busy_us += now_us - dev->busy_since_us;
+	else if (busy)
+		dev->busy_start_us = now_us;
+	dev->busy_since_us = busy ? now_us : 0;
+	if (!busy)
+		dev->last_completion_us = now_us;
+}
+
+uint64_t flusher_step(struct flusher *fl, struct store_io **done, unsigned nr_done,
+	uint64_t now_us)
+{
+	struct domain *dom = fl->dev->dom;
+	struct flush_io *again = NULL;
+	uint64_t wait_us;
+
+	domain_lock(dom);
+	fl->dev->asleep = false;
+	fl->nr_inflight -= nr_done;
+	for (unsigned i = 0; i < nr_done; i++) {
+		struct flush_io *io = (struct flush_io *)done[i];
+		if (completed(fl, io, now_us)) {
+			prepare_again(fl, io);
+			io->next = again;
+			again = io;
+		}
+	}
+	if (nr_done)
+		domain_progress(dom);
+	struct flush_io *list = collect(fl, now_us);
+	bool waiting = fl->nr_inflight || list || again;
+	account_busy(fl->dev, waiting, now_us);
+	if (waiting || fl->plan.reason == FLUSH_NONE)
+		wait_us = fl->plan.wake_us == FLUSH_NEVER_US || fl->plan.wake_us <= now_us ?
+			IDLE_WAIT_US : fl->plan.wake_us - now_us;
+	else
+		wait_us = RETRY_WAIT_US;
+	fl->dev->asleep = true; /* from here on a kick writes the eventfd */
+	domain_unlock(dom);
+	submit(fl, list);
+	submit(fl, again);
+	know_memory(fl);
+	return wait_us < IDLE_WAIT_US ? wait_us : IDLE_WAIT_US;
+}
+
+static void *flusher_main(void *arg)
+{
+	struct flusher *fl = arg;
+	struct store_io *done[REAP_BATCH];
+	unsigned nr_done = 0;
+
+	while (!__atomic_load_n(&fl->stopping, __ATOMIC_ACQUIRE) || fl->nr_inflight) {
+		uint64_t wait_us = flusher_step(fl, done, nr_done, clock_now_us());
+		nr_done = fl->engine->ops->reap(fl->engine, wait_us, done, REAP_BATCH);
+	}
+	return NULL;
+}
+
+int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
+	struct store_engine *engine)
+{
+	memset(fl, 0, sizeof(*fl));
+	fl->dev = dev;
+	fl->store = store;
+	fl->engine = engine;
+	fl->max_request_pages = STORE_MAX_IOV;
+	fl->pool = calloc(FLUSH_DEPTH, sizeof(*fl->pool));
+	if (!fl->pool)
+		return -ENOMEM;
+	for (unsigned i = 0; i < FLUSH_DEPTH; i++) {
+		fl->pool[i].next = fl->free_ios;
+		fl->free_ios = &fl->pool[i];
+	}
+	pthread_cond_init(&fl->work_cond, NULL);
+	int ret = pthread_create(&fl->thread, NULL, flusher_main, fl);
+	if (ret == 0) {
+		ret = pthread_create(&fl->worker, NULL, flusher_worker, fl);
+		fl->started = true;
+	}
+	return -ret;
+}
+
+void flusher_stop(struct flusher *fl)
+{
+	if (!fl->started)
+		return;
+	domain_lock(fl->dev->dom);
+	__atomic_store_n(&fl->stopping, true, __ATOMIC_RELEASE);
+	fl->dev->asleep = true;
+	device_kick(fl->dev);
+	pthread_cond_signal(&fl->work_cond);
+	domain_unlock(fl->dev->dom);
+	pthread_join(fl->thread, NULL);
+	pthread_join(fl->worker, NULL);
+	pthread_cond_destroy(&fl->work_cond);
+	fl->engine->ops->destroy(fl->engine);
+	free(fl->pool);
+	fl->started = false;
+}

@@ -1,0 +1,98 @@
+/* flusher.h - one thread per device that brings dirty pages to the source.
+ *
+ * The thread loops around flusher_step(); what to do is decided in plan.h, what must be told
+ * the source besides pages (truncation, times) is node work, done by a helper thread.
+ */
+#ifndef PACEFS_BACKEND_FLUSH_FLUSHER_H
+#define PACEFS_BACKEND_FLUSH_FLUSHER_H
+
+#include "backend/cache/cache.h"
+#include "backend/flush/plan.h"
+#include "backend/store/store.h"
+
+#include <pthread.h>
+
+#define FLUSH_DEPTH 64 /* requests in flight at most; time bounds them long before */
+
+struct flush_io {
+	struct store_io io;
+	struct node *node;
+	uint64_t index;                /* first page */
+	unsigned nr_pages;
+	unsigned bytes;                /* to be written (tail: less than nr_pages pages) */
+	unsigned done;
+	unsigned attempts;
+	bool fill;                     /* a read for a partial page */
+	bool buffered;
+	bool ranged;                   /* buffered: written, now waiting for the range */
+	uint64_t fill_seq;
+	uint64_t submitted_us;
+	uint32_t frames[STORE_MAX_IOV];
+	struct flush_io *node_next;    /* node->inflight */
+	struct flush_io *next;         /* free list, or list to submit */
+};
+
+/* What was accepted and could not be written, for the verdict at the end. */
+struct lost_range {
+	char name[256];
+	uint64_t from, to;
+};
+#define FLUSH_LOST_KEPT 64 /* the log has all of them */
+
+struct flusher {
+	struct device *dev;
+	struct store *store;
+	struct store_engine *engine;
+	pthread_t thread, worker;
+	bool started, stopping;
+
+	struct flush_io *pool;
+	struct flush_io *free_ios;
+	unsigned nr_inflight;
+	uint64_t inflight_bytes;
+	struct flush_sizes sizes;
+	struct flush_plan plan;
+	struct node *current;          /* whose slice is being written */
+	uint32_t memory_frames;        /* frames made known to the engine */
+	unsigned max_request_pages;
+	struct lost_range lost[FLUSH_LOST_KEPT];
+	unsigned nr_lost;
+
+	/* node work (work.c) */
+	pthread_cond_t work_cond;
+	struct node *work_head, *work_tail;
+};
+
+/* Starts the threads. engine is the flusher's from now on. */
+int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
+	struct store_engine *engine);
+/* Ends the threads; nothing may be dirty that is still wanted. */
+void flusher_stop(struct flusher *fl);
+
+/* One round: what completed is taken back, what should be written is submitted. Returns when
+ * it wants to be called again at the latest. Without the lock. */
+uint64_t flusher_step(struct flusher *fl, struct store_io **done, unsigned nr_done,
+	uint64_t now_us);
+
+/* ---- waiting for the source to be right; without the lock; they block ---- */
+
+/* Every page of the node that is dirty or in writeback now is written, its truncation and
+ * times are applied. Returns 0; errors are in node->err_seq. */
+void flusher_sync_node(struct flusher *fl, struct node *node);
+/* The same for all nodes, then syncfs(2). 0 or its -errno. */
+int flusher_sync(struct flusher *fl);
+/* Until nothing at all is left below to do. */
+int flusher_drain(struct flusher *fl);
+/* The node's truncation has reached the source (before reading or extending it). With lock. */
+void flusher_settle_cut(struct flusher *fl, struct node *node);
+
+/* ---- node work, with the lock ---- */
+
+/* The helper looks at the node: truncation, times, closing its file. */
+void flusher_work(struct flusher *fl, struct node *node);
+/* Does it now in this thread, waiting for the helper if it is at it. The lock is dropped
+ * meanwhile. */
+void flusher_do_work(struct flusher *fl, struct node *node);
+void *flusher_worker(void *arg);
+
+#endif

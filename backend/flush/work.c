@@ -1,0 +1,230 @@
+#include "backend/flush/flusher.h"
+
+#include "util/log.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Wait for progress with the lock held. */
+static void wait_progress(struct domain *dom)
+{
+	dom->wants_progress = true;
+	pthread_cond_wait(&dom->progress, &dom->lock);
+}
+
+void flusher_work(struct flusher *fl, struct node *node)
+{
+	if (node->work_queued)
+		return;
+	node->work_queued = true;
+	node->work_next = NULL;
+	node_get(node);
+	if (fl->work_tail)
+		fl->work_tail->work_next = node;
+	else
+		fl->work_head = node;
+	fl->work_tail = node;
+	pthread_cond_signal(&fl->work_cond);
+}
+
+static void source_error(struct node *node, const char *what, int ret)
+{
+	char name[4096] = "";
+
+	if (node->file)
+		store_file_name(node->file, name, sizeof(name));
+	log_error("%s: %s failed: %s", name, what, strerror(-ret));
+	node_set_error(node, -ret);
+}
+
+/* The source's own ftruncate waits for direct I/O in flight, so nobody waits for it here but
+ * later writes of this node, and those who ask for durability. */
+static void apply_cut(struct flusher *fl, struct node *node)
+{
+	struct domain *dom = node->dom;
+	uint64_t seq = node->cut_seq;
+	uint64_t size = node->cut_size;
+	struct store_file *file = node->file;
+
+	domain_unlock(dom);
+	int ret = file ? store_file_truncate(file, size) : -EBADF;
+	domain_lock(dom);
+	if (ret < 0 && ret != -EINTR)
+		source_error(node, "truncate", ret);
+	if (node->cut_seq == seq)
+		node->cut_pending = false;
+	node_update_unclean(node);
+	device_kick(node->dev);
+}
+
+static void apply_times(struct flusher *fl, struct node *node)
+{
+	struct domain *dom = node->dom;
+	struct timespec mtime = node->mtime;
+	struct store_file *file = node->file;
+
+	domain_unlock(dom);
+	int ret = file ? store_file_set_mtime(file, mtime) : -EBADF;
+	domain_lock(dom);
+	if (ret < 0)
+		source_error(node, "setting its time", ret);
+	if (node->mtime.tv_sec == mtime.tv_sec && node->mtime.tv_nsec == mtime.tv_nsec)
+		node->times_pending = false;
+	node_update_unclean(node);
+}
+
+static bool pages_clean(const struct node *node)
+{
+	return node->nr_dirty == 0 && node->nr_writeback == 0;
+}
+
+/* One thing to do for the node; false when there is nothing (now). */
+static bool work_once(struct flusher *fl, struct node *node, bool times_too)
+{
+	if (node->cut_pending && !node->inflight) {
+		apply_cut(fl, node);
+		return true;
+	}
+	if (node->times_pending && !node->cut_pending && (times_too || pages_clean(node))) {
+		apply_times(fl, node);
+		return true;
+	}
+	if (node->file && node->file_users == 0 && !node_is_unclean(node) && !node->inflight) {
+		struct store_file *file = node->file;
+		node->file = NULL;
+		domain_unlock(node->dom);
+		int ret = store_file_close(file);
+		domain_lock(node->dom);
+		if (ret < 0)
+			source_error(node, "close", ret);
+		return true;
+	}
+	return false;
+}
+
+static void run_work(struct flusher *fl, struct node *node, bool times_too)
+{
+	struct domain *dom = node->dom;
+
+	while (node->work_running)
+		wait_progress(dom);
+	node->work_running = true;
+	while (work_once(fl, node, times_too))
+		;
+	node->work_running = false;
+	domain_progress(dom);
+}
+
+void flusher_do_work(struct flusher *fl, struct node *node)
+{
+	node_get(node);
+	run_work(fl, node, true);
+	node_put(node);
+}
+
+void *flusher_worker(void *arg)
+{
+	struct flusher *fl = arg;
+	struct domain *dom = fl->dev->dom;
+
+	domain_lock(dom);
+	for (;;) {
+		struct node *node = fl->work_head;
+		if (!node) {
+			if (fl->stopping)
+				break;
+			pthread_cond_wait(&fl->work_cond, &dom->lock);
+			continue;
+		}
+		fl->work_head = node->work_next;
+		if (!fl->work_head)
+			fl->work_tail = NULL;
+		node->work_queued = false;
+		run_work(fl, node, false);
+		node_put(node);
+	}
+	domain_unlock(dom);
+	return NULL;
+}
+
+void flusher_settle_cut(struct flusher *fl, struct node *node)
+{
+	while (node->cut_pending) {
+		if (!node->inflight)
+			flusher_do_work(fl, node);
+		else
+			wait_progress(node->dom);
+	}
+}
+
+void flusher_sync_node(struct flusher *fl, struct node *node)
+{
+	struct domain *dom = node->dom;
+
+	domain_lock(dom);
+	node_get(node);
+	cache_tag_node(node);
+	flusher_settle_cut(fl, node);
+	device_kick(node->dev);
+	while (node->nr_tagged)
+		wait_progress(dom);
+	flusher_settle_cut(fl, node);
+	if (node->times_pending)
+		flusher_do_work(fl, node);
+	node_put(node);
+	domain_unlock(dom);
+}
+
+/* All that was left to do for other nodes than pages, as of now. */
+static void settle_all(struct flusher *fl, bool times_too)
+{
+	struct device *dev = fl->dev;
+
+	for (struct node *n = dev->unclean; n;) {
+		bool todo = n->cut_pending || (n->times_pending && (times_too || pages_clean(n)));
+		if (!todo) {
+			n = n->unclean_next;
+			continue;
+		}
+		node_get(n);
+		if (n->cut_pending)
+			flusher_settle_cut(fl, n);
+		else
+			flusher_do_work(fl, n);
+		/* The lock was dropped: the list may be another one. Each node is settled at
+		 * most once per change of its own, so this ends. */
+		node_put(n);
+		n = dev->unclean;
+	}
+}
+
+int flusher_sync(struct flusher *fl)
+{
+	struct device *dev = fl->dev;
+
+	domain_lock(dev->dom);
+	cache_tag_device(dev);
+	device_kick(dev);
+	while (dev->nr_tagged)
+		wait_progress(dev->dom);
+	settle_all(fl, false);
+	domain_unlock(dev->dom);
+	return store_sync_all(fl->store);
+}
+
+int flusher_drain(struct flusher *fl)
+{
+	struct device *dev = fl->dev;
+
+	domain_lock(dev->dom);
+	dev->drain = true;
+	while (dev->nr_unclean || dev->nr_writeback) {
+		device_kick(dev);
+		settle_all(fl, false);
+		if (dev->nr_unclean || dev->nr_writeback)
+			wait_progress(dev->dom);
+	}
+	dev->drain = false;
+	domain_unlock(dev->dom);
+	return store_sync_all(fl->store);
+}

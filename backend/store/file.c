@@ -1,0 +1,272 @@
+#include "backend/store/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <linux/fs.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Filesystems whose O_DIRECT is refused, or silently goes through the page cache for extending
+ * writes (vfat, exfat), or is answered by another daemon's rules. */
+static const long buffered_types[] = {
+	TMPFS_MAGIC, RAMFS_MAGIC, MSDOS_SUPER_MAGIC, 0x2011BAB0 /* exfat */,
+	0x65735546 /* fuse */, OVERLAYFS_SUPER_MAGIC, NFS_SUPER_MAGIC,
+	ECRYPTFS_SUPER_MAGIC, 0x7366746e /* ntfs3 */,
+};
+
+static bool type_is_buffered(int fd)
+{
+	struct statfs sf;
+
+	if (fstatfs(fd, &sf) < 0)
+		return true;
+	for (size_t i = 0; i < sizeof(buffered_types) / sizeof(*buffered_types); i++)
+		if ((long)sf.f_type == buffered_types[i])
+			return true;
+	return false;
+}
+
+/* Offset alignment the kernel asks of direct writes, or one page when it does not say: a page
+ * is a multiple of every sector size in use. */
+static unsigned direct_align(int fd)
+{
+#ifdef STATX_DIOALIGN
+	struct statx sx;
+
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &sx) == 0 &&
+		sx.stx_mask & STATX_DIOALIGN && sx.stx_dio_offset_align)
+		return sx.stx_dio_offset_align;
+#endif
+	return 4096;
+}
+
+static int reopen(int path_fd, int flags)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", path_fd);
+	int fd = open(path, flags | O_CLOEXEC | O_NOCTTY | O_NOATIME);
+	if (fd < 0 && errno == EPERM)
+		fd = open(path, flags | O_CLOEXEC | O_NOCTTY);
+	return fd < 0 ? -errno : fd;
+}
+
+static int file_create(struct store *st, int path_fd, struct store_file **ret_file)
+{
+	struct store_file *f = calloc(1, sizeof(*f));
+
+	if (!f)
+		return -ENOMEM;
+	f->store = st;
+	f->fd_direct = -1;
+	f->writable = !st->read_only;
+	f->fd = reopen(path_fd, f->writable ? O_RDWR : O_RDONLY);
+	if (f->fd < 0 && f->writable) {
+		f->writable = false;
+		f->fd = reopen(path_fd, O_RDONLY);
+	}
+	if (f->fd < 0) {
+		int ret = f->fd;
+		free(f);
+		return ret;
+	}
+	if (f->writable && !st->buffered) {
+		f->fd_direct = reopen(path_fd, O_RDWR | O_DIRECT);
+		f->align = direct_align(f->fd);
+	}
+	*ret_file = f;
+	return 0;
+}
+
+static int tree_truncate(struct store_file *f, uint64_t size)
+{
+	return ftruncate(f->fd, (off_t)size) < 0 ? -errno : 0;
+}
+
+static int tree_set_mtime(struct store_file *f, struct timespec mtime)
+{
+	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, mtime};
+
+	return futimens(f->fd, times) < 0 ? -errno : 0;
+}
+
+static const struct store_ops tree_ops = {
+	.open = file_create,
+	.truncate = tree_truncate,
+	.set_mtime = tree_set_mtime,
+};
+
+int store_tree_init(struct store *st, int root_fd, bool read_only)
+{
+	memset(st, 0, sizeof(*st));
+	st->ops = &tree_ops;
+	st->root_fd = root_fd;
+	st->read_only = read_only;
+	st->sync_fd = reopen(root_fd, O_RDONLY | O_DIRECTORY);
+	if (st->sync_fd < 0)
+		return st->sync_fd;
+	st->buffered = type_is_buffered(st->sync_fd);
+	return 0;
+}
+
+static int raw_open(struct store *st, int path_fd, struct store_file **ret_file)
+{
+	return file_create(st, st->root_fd, ret_file);
+}
+
+static int raw_truncate(struct store_file *f, uint64_t size)
+{
+	/* The size of a raw device or image is what it is. */
+	return size == f->store->raw_size ? 0 : -EPERM;
+}
+
+static int raw_set_mtime(struct store_file *f, struct timespec mtime)
+{
+	struct stat st;
+
+	/* A device node's times are its directory's business, not the medium's. */
+	if (fstat(f->fd, &st) < 0 || S_ISBLK(st.st_mode))
+		return 0;
+	return tree_set_mtime(f, mtime);
+}
+
+static const struct store_ops raw_ops = {
+	.open = raw_open,
+	.truncate = raw_truncate,
+	.set_mtime = raw_set_mtime,
+};
+
+int store_raw_init(struct store *st, int fd, bool read_only)
+{
+	struct stat sb;
+
+	memset(st, 0, sizeof(*st));
+	st->ops = &raw_ops;
+	st->root_fd = fd;
+	st->sync_fd = -1;
+	st->raw = true;
+	st->read_only = read_only;
+	if (fstat(fd, &sb) < 0)
+		return -errno;
+	st->raw_size = (uint64_t)sb.st_size;
+	if (S_ISBLK(sb.st_mode)) {
+		if (ioctl(fd, BLKGETSIZE64, &st->raw_size) < 0)
+			return -errno;
+	} else {
+		st->buffered = type_is_buffered(fd);
+	}
+	return 0;
+}
+
+void store_finish(struct store *st)
+{
+	if (st->sync_fd >= 0)
+		close(st->sync_fd);
+	if (st->root_fd >= 0)
+		close(st->root_fd);
+	st->sync_fd = st->root_fd = -1;
+}
+
+int store_file_open(struct store *st, int path_fd, struct store_file **ret_file)
+{
+	return st->ops->open(st, path_fd, ret_file);
+}
+
+int store_file_close(struct store_file *f)
+{
+	int ret = 0;
+
+	if (!f)
+		return 0;
+	if (f->fd_direct >= 0 && close(f->fd_direct) < 0)
+		ret = -errno;
+	if (close(f->fd) < 0)
+		ret = -errno;
+	free(f);
+	return ret;
+}
+
+void store_file_name(const struct store_file *f, char *text, size_t size)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", f->fd);
+	ssize_t n = readlink(path, text, size - 1);
+	text[n < 0 ? 0 : n] = '\0';
+}
+
+int store_file_truncate(struct store_file *f, uint64_t size)
+{
+	return f->store->ops->truncate(f, size);
+}
+
+int store_file_set_mtime(struct store_file *f, struct timespec mtime)
+{
+	return f->store->ops->set_mtime(f, mtime);
+}
+
+int store_file_sync(struct store_file *f, bool datasync)
+{
+	int ret = datasync ? fdatasync(f->fd) : fsync(f->fd);
+
+	return ret < 0 ? -errno : 0;
+}
+
+int store_sync_all(struct store *st)
+{
+	int ret = st->raw ? fsync(st->root_fd) : syncfs(st->sync_fd);
+
+	return ret < 0 ? -errno : 0;
+}
+
+ssize_t store_file_read(const struct store_file *f, void *buf, size_t bytes, uint64_t offset)
+{
+	size_t done = 0;
+
+	while (done < bytes) {
+		ssize_t n = pread(f->fd, (char *)buf + done, bytes - done, (off_t)(offset + done));
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			break;
+		done += (size_t)n;
+	}
+	memset((char *)buf + done, 0, bytes - done);
+	return (ssize_t)done;
+}
+
+void store_file_refuse_direct(struct store_file *f)
+{
+	if (f->fd_direct >= 0)
+		close(f->fd_direct);
+	f->fd_direct = -1;
+}
+
+void store_file_probe(struct store_file *f, uint64_t offset, uint64_t bytes)
+{
+#ifndef SYS_cachestat
+#define SYS_cachestat 451 /* Linux 6.5; older ones say ENOSYS and the table above decides */
+#endif
+	struct {
+		uint64_t off, len;
+	} range = {offset, bytes};
+	struct {
+		uint64_t nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted;
+	} stat = {0};
+
+	f->probed = true;
+	if (syscall(SYS_cachestat, f->fd, &range, &stat, 0) < 0)
+		return;
+	/* All of it is in the page cache: the "direct" write was buffered. Part of it may be
+	 * there because somebody reads the file. */
+	if (stat.nr_cache >= (bytes + 4095) / 4096)
+		store_file_refuse_direct(f);
+}

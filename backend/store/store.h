@@ -1,0 +1,114 @@
+/* store.h - what lies below: files of a directory tree, or one raw device or file; and the
+ * engines that move pages there.
+ *
+ * A store_file has two descriptors because toggling O_DIRECT on one races with I/O in flight.
+ * Writes are O_DIRECT where the source really does it. Where it does not (it refuses, or its
+ * pages turn up in the page cache after a "direct" write) they are deliberate buffered writes
+ * followed by sync_file_range(), so that a completion still means that the device took it.
+ *
+ * Locks: none of ours. A store_file's fields are written only by its node's flusher and by
+ * open/close, which the cache's lock orders.
+ */
+#ifndef PACEFS_BACKEND_STORE_STORE_H
+#define PACEFS_BACKEND_STORE_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#define STORE_MAX_IOV 256 /* pages of one request: 1 MiB */
+
+struct store;
+
+struct store_file {
+	struct store *store;
+	int fd;                /* buffered, read-write where permitted */
+	int fd_direct;         /* O_DIRECT, or -1 */
+	unsigned align;        /* offset and length of direct writes, bytes */
+	bool probed;           /* the first direct write was looked at */
+	bool writable;
+};
+
+struct store_ops {
+	/* path_fd: O_PATH of the file, not consumed (ignored by raw). *ret_file on success. */
+	int (*open)(struct store *st, int path_fd, struct store_file **ret_file);
+	int (*truncate)(struct store_file *f, uint64_t size);
+	int (*set_mtime)(struct store_file *f, struct timespec mtime);
+};
+
+struct store {
+	const struct store_ops *ops;
+	int root_fd;           /* O_PATH on the tree, or the raw file's descriptor */
+	int sync_fd;           /* real descriptor for syncfs, or -1 */
+	bool buffered;         /* the whole source fakes or lacks O_DIRECT */
+	bool raw;
+	bool read_only;
+	uint64_t raw_size;
+};
+
+/* A directory tree below root_fd (O_PATH or O_RDONLY; kept). */
+int store_tree_init(struct store *st, int root_fd, bool read_only);
+/* One raw block device or file, already open O_RDWR (or O_RDONLY) as fd (kept). */
+int store_raw_init(struct store *st, int fd, bool read_only);
+void store_finish(struct store *st);
+
+int store_file_open(struct store *st, int path_fd, struct store_file **ret_file);
+/* Returns the error of close(2), if any. NULL is fine. */
+int store_file_close(struct store_file *f);
+/* Path of the file for messages, as the source has it now. */
+void store_file_name(const struct store_file *f, char *text, size_t size);
+int store_file_truncate(struct store_file *f, uint64_t size);
+int store_file_set_mtime(struct store_file *f, struct timespec mtime);
+/* fsync(2) or fdatasync(2): on the device when it returns 0. */
+int store_file_sync(struct store_file *f, bool datasync);
+/* Everything of the source, as syncfs(2). */
+int store_sync_all(struct store *st);
+/* From the buffered descriptor; zero-fills behind the end. Returns bytes read before that. */
+ssize_t store_file_read(const struct store_file *f, void *buf, size_t bytes, uint64_t offset);
+/* After the first direct write of a file: did it bypass the page cache? Otherwise the file
+ * (and, for a filesystem that always does so, the source) is buffered from now on. */
+void store_file_probe(struct store_file *f, uint64_t offset, uint64_t bytes);
+void store_file_refuse_direct(struct store_file *f);
+
+/* ---- engines ---- */
+
+enum store_op { STORE_WRITE, STORE_READ, STORE_RANGE_SYNC };
+
+/* One request. Owned by the engine between submit and reap. */
+struct store_io {
+	enum store_op op;
+	int fd;
+	uint64_t offset;
+	unsigned bytes;
+	unsigned nr_iov;
+	struct iovec iov[STORE_MAX_IOV];
+	int result;            /* bytes or -errno */
+	struct store_io *next; /* engine's own */
+};
+
+struct store_engine;
+struct store_engine_ops {
+	const char *name;
+	/* Take the request; runs when reap() is called at the latest. 0 or -errno (-EBUSY: full) */
+	int (*submit)(struct store_engine *e, struct store_io *io);
+	/* Wait until a completion, a write to kick_fd or the timeout; returns completions. */
+	unsigned (*reap)(struct store_engine *e, uint64_t timeout_us, struct store_io **ret_ios,
+		unsigned max);
+	/* Memory that requests will come from, one piece per call; a refusal is harmless. */
+	void (*add_memory)(struct store_engine *e, void *base, size_t bytes);
+	void (*destroy)(struct store_engine *e);
+};
+struct store_engine {
+	const struct store_engine_ops *ops;
+};
+
+/* io_uring with up to depth requests. kick_fd: eventfd that ends a wait. */
+int store_uring_create(unsigned depth, int kick_fd, struct store_engine **ret_engine);
+/* The same by plain system calls, each done when submitted; for tests and where io_uring is
+ * not to be had. */
+int store_sync_create(int kick_fd, struct store_engine **ret_engine);
+
+#endif

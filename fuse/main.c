@@ -1,0 +1,361 @@
+/* main.c - the program: commands, or one mount from start to verdict. */
+#include "fuse/commands.h"
+#include "fuse/device_facts.h"
+#include "fuse/node.h"
+#include "fuse/ops.h"
+#include "fuse/pacefs.h"
+#include "fuse/session.h"
+#include "util/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+static struct pacefs pacefs;
+static char mountpoint[PATH_MAX];
+
+/* ---- source ---- */
+
+static int open_source(struct pacefs *p, struct stat *st)
+{
+	const char *source = p->options.source;
+	int flags = O_CLOEXEC | (p->options.raw ? O_RDWR : O_PATH);
+
+	if (stat(source, st) < 0) {
+		int ret = -errno;
+		log_error("%s: %s; the source must be an existing directory%s", source,
+			strerror(-ret), p->options.raw ? ", or with -o raw a device or file" : "");
+		return ret;
+	}
+	if (p->options.raw && !S_ISBLK(st->st_mode) && !S_ISREG(st->st_mode)) {
+		log_error("%s: -o raw needs a block device or an image file", source);
+		return -EINVAL;
+	}
+	if (!p->options.raw && !S_ISDIR(st->st_mode)) {
+		log_error("%s is not a directory; mount it first and give its mountpoint, or use "
+			  "-o raw to show it as one file", source);
+		return -ENOTDIR;
+	}
+	if (p->options.raw && p->options.read_only)
+		flags = O_CLOEXEC | O_RDONLY;
+	int fd = open(source, flags);
+	if (fd < 0) {
+		int ret = -errno;
+		log_error("%s: cannot be opened: %s", source, strerror(-ret));
+		return ret;
+	}
+	return fd;
+}
+
+static int prepare_backing(struct pacefs *p, int source_fd, const struct stat *st)
+{
+	struct backing *b = &p->backing;
+	struct device_facts facts;
+	struct store_engine *engine;
+	dev_t dev = S_ISBLK(st->st_mode) ? st->st_rdev : st->st_dev;
+
+	device_facts_read(dev, &facts);
+	b->prior_bytes_per_s = device_facts_prior(&facts);
+	b->settings = p->options.settings.device;
+	p->settings = p->options.settings.domain;
+	/* 128 KiB keeps pauses and locks short on a slow device; what is no block device at all
+	 * is memory or a network and takes the largest requests. */
+	if (p->options.max_write == 0)
+		p->options.max_write = facts.block ? 128 * 1024 : 1024 * 1024;
+	int ret = device_init(&b->dev, &p->dom, dev, facts.block ? facts.name : p->options.source);
+	if (ret == 0)
+		ret = p->options.raw ? store_raw_init(&b->store, source_fd, p->options.read_only) :
+			store_tree_init(&b->store, source_fd, p->options.read_only);
+	if (ret < 0)
+		return ret;
+	ret = -ENOSYS;
+	if (p->options.io_engine == IO_ENGINE_URING) {
+		ret = store_uring_create(FLUSH_DEPTH, b->dev.kick_fd, &engine);
+		if (ret < 0)
+			log_warn("io_uring is not to be had (%s): plain system calls instead",
+				strerror(-ret));
+	}
+	if (ret < 0)
+		ret = store_sync_create(b->dev.kick_fd, &engine);
+	return ret < 0 ? ret : flusher_start(&b->flusher, &b->dev, &b->store, engine);
+}
+
+/* ---- process ---- */
+
+/* The daemon is in the way by which memory becomes free: it must not be made to wait for that,
+ * nor be the first to be killed. */
+static void protect_process(const struct pacefs *p)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &files);
+	}
+	if (!p->is_root)
+		return;
+	prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
+	int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		if (write(fd, "-990", 4) < 0)
+			log_debug("oom_score_adj: %s", strerror(errno));
+		close(fd);
+	}
+}
+
+/* In the parent: its exit status says whether the mount answers. In the child: -1 or the
+ * descriptor for the byte that says so. */
+static int to_background(void)
+{
+	int ends[2];
+	char ok = 1;
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	pid_t pid = fork();
+	if (pid < 0)
+		return -errno;
+	if (pid > 0) {
+		close(ends[1]);
+		ssize_t n;
+		do {
+			n = read(ends[0], &ok, 1);
+		} while (n < 0 && errno == EINTR);
+		_exit(n == 1 && ok == 0 ? 0 : 1);
+	}
+	close(ends[0]);
+	setsid();
+	return ends[1];
+}
+
+static void leave_terminal(void)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	log_to_syslog();
+	if (null < 0)
+		return;
+	for (int fd = 0; fd <= 2; fd++)
+		dup2(null, fd);
+	close(null);
+	if (chdir("/") < 0)
+		log_debug("chdir: %s", strerror(errno));
+}
+
+/* SIGTERM and SIGINT: write everything, then take the mount away; users still in it see its end
+ * when they close their files. */
+static void *signal_main(void *arg)
+{
+	struct pacefs *p = arg;
+	sigset_t set;
+	int sig;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	for (;;) {
+		if (sigwait(&set, &sig) != 0)
+			continue;
+		log_info("%s: %s: writing what is left, then unmounting", p->options.source,
+			strsignal(sig));
+		flusher_sync(&p->backing.flusher);
+		int ret = mount_umount(p->mount.mountpoint, true);
+		if (ret < 0)
+			log_warn("%s: %s", p->mount.mountpoint, strerror(-ret));
+	}
+	return NULL;
+}
+
+static int block_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	signal(SIGPIPE, SIG_IGN);
+	return pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+/* Mapped pages are paced by the kernel by the mount's own bdi; it may hold an eighth of our
+ * limit, where the kernel has such a knob (6.2). */
+static void bound_mapped_pages(const struct pacefs *p)
+{
+	char path[128], value[32];
+	dev_t dev = p->mount.dev;
+
+	if (dev == 0)
+		return;
+	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u%s/max_bytes", major(dev), minor(dev),
+		p->mount.fuseblk ? "-fuseblk" : "");
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	int n = snprintf(value, sizeof(value), "%" PRIu64,
+		(uint64_t)(pacer_limit(p) / 8) * PAGE_BYTES);
+	if (write(fd, value, (size_t)n) < 0)
+		log_debug("%s: %s", path, strerror(errno));
+	close(fd);
+}
+
+/* ---- life ---- */
+
+static int verdict(struct pacefs *p)
+{
+	const struct device *dev = &p->backing.dev;
+
+	if (dev->errors == 0) {
+		log_info("%s: safe to remove: all data written (%.1f MB), 0 errors",
+			p->options.source, (double)dev->written * PAGE_BYTES / 1e6);
+		return 0;
+	}
+	log_error("%s: %" PRIu64 " errors, %.1f MB were not written; the log above names them",
+		p->options.source, dev->errors, (double)dev->lost_bytes / 1e6);
+	return 1;
+}
+
+static void describe_start(const struct pacefs *p)
+{
+	const struct device_settings *s = &p->backing.settings;
+
+	log_info("%s on %s, background %.2f s, limit %.2f s, at most %.0f MB (speed not yet "
+		 "measured, assuming %.0f MB/s)",
+		p->options.source, p->mount.mountpoint,
+		(double)s->dirty_background_centisecs / 100, (double)s->dirty_centisecs / 100,
+		pacer_limit(p) * PAGE_BYTES / 1e6, p->backing.prior_bytes_per_s / 1e6);
+}
+
+static int serve(struct pacefs *p, const struct mount_request *req)
+{
+	pthread_t signals;
+
+	int ret = mount_create(req, &p->mount);
+	if (ret < 0)
+		return ret;
+	ret = session_create(p, &pacefs_ops);
+	if (ret == 0) {
+		if (pthread_create(&signals, NULL, signal_main, p) == 0)
+			pthread_detach(signals);
+		bound_mapped_pages(p);
+		describe_start(p);
+		if (!p->options.foreground)
+			leave_terminal();
+		ret = session_loop(p);
+	}
+	/* umount -f, -l and an aborted connection send no DESTROY: what was accepted is written
+	 * all the same. The source stays busy through our descriptors until then. */
+	pacer_stop(p);
+	if (!atomic_load(&p->destroyed)) {
+		int err = flusher_drain(&p->backing.flusher);
+		if (err < 0)
+			log_error("%s: the last sync failed: %s", p->options.source, strerror(-err));
+		if (err < 0 && ret == 0)
+			ret = err;
+	}
+	mount_destroy(&p->mount, false);
+	session_destroy(p);
+	return ret;
+}
+
+static uint32_t arena_frames(uint64_t cache_bytes)
+{
+	/* Address space, not memory: payloads of held requests and a limit raised later come on
+	 * top of the cache. Half of the machine's memory is more than any limit may ask for. */
+	uint64_t half = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2;
+	uint64_t want = cache_bytes / PAGE_BYTES * 2;
+
+	if (want < half)
+		want = half;
+	if (want > UINT32_MAX / 16)
+		want = UINT32_MAX / 16;
+	return (uint32_t)want;
+}
+
+static int run(struct pacefs *p)
+{
+	struct mount_request req = {
+		.source = p->options.source,
+		.mountpoint = mountpoint,
+		.read_only = p->options.read_only,
+		.allow_other = p->options.allow_other,
+		.kernel_options = p->options.kernel_options,
+	};
+	struct stat st, mst;
+	int lock_fd;
+
+	int ret = mount_resolve(p->options.mountpoint, mountpoint, sizeof(mountpoint));
+	if (ret < 0)
+		return ret;
+	int fd = open_source(p, &st);
+	if (fd < 0)
+		return fd;
+	bool file = p->options.raw && stat(mountpoint, &mst) == 0 && S_ISREG(mst.st_mode);
+	p->raw_at_root = file;
+	req.root_mode = file ? S_IFREG : S_IFDIR;
+	req.raw_block = p->options.raw && S_ISBLK(st.st_mode);
+	p->ready_fd = -1;
+	if (!p->options.foreground) {
+		ret = to_background();
+		if (ret < 0)
+			return ret;
+		p->ready_fd = ret;
+	}
+	block_signals();
+	protect_process(p);
+	ret = mount_check(&req, fd, &lock_fd);
+	if (ret < 0)
+		return ret;
+	p->max_fds = 8192;
+	p->dom.cache_frames = (uint32_t)(p->options.cache_bytes / PAGE_BYTES);
+	ret = domain_init(&p->dom, p->dom.cache_frames, arena_frames(p->options.cache_bytes));
+	if (ret == 0)
+		ret = prepare_backing(p, fd, &st);
+	if (ret == 0)
+		ret = nodes_init(p, fd);
+	if (ret == 0)
+		ret = pacer_start(p);
+	if (ret < 0) {
+		log_error("%s: cannot start: %s", p->options.source, strerror(-ret));
+		return ret;
+	}
+	ret = serve(p, &req);
+	if (ret < 0)
+		return ret;
+	flusher_stop(&p->backing.flusher);
+	ret = verdict(p);
+	nodes_finish(p);
+	store_finish(&p->backing.store);
+	device_finish(&p->backing.dev);
+	domain_finish(&p->dom);
+	return ret;
+}
+
+int main(int argc, char **argv)
+{
+	struct pacefs *p = &pacefs;
+
+	if (argc > 1 && commands_is(argv[1]))
+		return commands_main(argc, argv);
+	switch (options_parse(argc, argv, &p->options)) {
+	case OPTIONS_DONE:
+		return 0;
+	case OPTIONS_REFUSED:
+		return 1;
+	case OPTIONS_RUN:
+		break;
+	}
+	p->is_root = geteuid() == 0;
+	if (p->options.debug)
+		log_set_level(LOG_LEVEL_DEBUG);
+	return run(p) == 0 ? 0 : 1;
+}

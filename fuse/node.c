@@ -1,0 +1,431 @@
+#include "fuse/node.h"
+
+#include "fuse/pacefs.h"
+#include "fuse/raw.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <utlist.h>
+
+enum { FILEID_INO32_GEN_TYPE = 1, FILEID_INO32_GEN_BYTES = 8 };
+
+struct handle {
+	struct file_handle head;
+	unsigned char room[HANDLE_MAX];
+};
+
+struct identity {
+	uint64_t nodeid;
+	int type;
+	unsigned bytes;
+	unsigned char handle[HANDLE_MAX];
+};
+
+static uint64_t hash64(const void *data, size_t bytes, uint64_t seed)
+{
+	/* FNV-1a with a final mix (the finalizer of splitmix64). */
+	const unsigned char *at = data;
+	uint64_t h = 14695981039346656037ull ^ seed;
+
+	for (size_t i = 0; i < bytes; i++)
+		h = (h ^ at[i]) * 1099511628211ull;
+	h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
+	h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
+	return h ^ (h >> 31);
+}
+
+static bool is_ino32_gen(int type, unsigned bytes)
+{
+	return type == FILEID_INO32_GEN_TYPE && bytes == FILEID_INO32_GEN_BYTES;
+}
+
+static int read_handle(int path_fd, struct identity *id)
+{
+	struct handle h = {.head.handle_bytes = HANDLE_MAX};
+	int mount_id;
+
+	if (name_to_handle_at(path_fd, "", &h.head, &mount_id, AT_EMPTY_PATH) < 0)
+		return -errno;
+	id->type = h.head.handle_type;
+	id->bytes = h.head.handle_bytes;
+	memcpy(id->handle, h.head.f_handle, id->bytes);
+	return 0;
+}
+
+static struct identity identify(const struct pacefs *p, int path_fd, const struct stat *st)
+{
+	struct identity id = {0};
+
+	if (p->handles && read_handle(path_fd, &id) == 0) {
+		if (is_ino32_gen(id.type, id.bytes)) {
+			uint32_t ino, gen;
+			memcpy(&ino, id.handle, sizeof(ino));
+			memcpy(&gen, id.handle + sizeof(ino), sizeof(gen));
+			id.nodeid = (uint64_t)gen << 32 | ino;
+		} else {
+			id.nodeid = hash64(id.handle, id.bytes, (uint64_t)(unsigned)id.type);
+		}
+	} else {
+		uint64_t key[2] = {st->st_dev, st->st_ino};
+		id.bytes = 0;
+		id.nodeid = hash64(key, sizeof(key), 0);
+	}
+	if (id.nodeid < NODEID_FIRST)
+		id.nodeid += NODEID_FIRST;
+	return id;
+}
+
+static bool same_file(const struct fnode *fn, const struct identity *id, const struct stat *st)
+{
+	if (id->bytes)
+		return fn->handle_type == id->type && fn->handle_bytes == id->bytes &&
+			memcmp(fn->handle, id->handle, id->bytes) == 0;
+	return fn->dev == st->st_dev && fn->ino == st->st_ino;
+}
+
+struct fnode *fnode_find(struct pacefs *p, uint64_t nodeid)
+{
+	struct fnode *fn;
+
+	HASH_FIND(hh, p->nodes, &nodeid, sizeof(nodeid), fn);
+	return fn;
+}
+
+static void fd_list_add(struct pacefs *p, struct fnode *fn)
+{
+	if (fn->fd < 0 || fn->fd_pins || fn->handle_bytes == 0 || fn == p->root)
+		return;
+	DL_APPEND2(p->fds_head, fn, fd_prev, fd_next);
+	p->nr_fds++;
+}
+
+static void fd_list_remove(struct pacefs *p, struct fnode *fn)
+{
+	if (fn->fd < 0 || fn->fd_pins || fn->handle_bytes == 0 || fn == p->root)
+		return;
+	DL_DELETE2(p->fds_head, fn, fd_prev, fd_next);
+	p->nr_fds--;
+}
+
+/* With the lock: takes surplus descriptors off their nodes; the caller closes them. */
+static int take_surplus_fd(struct pacefs *p)
+{
+	struct fnode *fn = p->fds_head;
+
+	if (p->nr_fds <= p->max_fds || !fn)
+		return -1;
+	int fd = fn->fd;
+	fd_list_remove(p, fn);
+	fn->fd = -1;
+	return fd;
+}
+
+static void close_surplus(struct pacefs *p)
+{
+	int fd;
+
+	do {
+		domain_lock(&p->dom);
+		fd = take_surplus_fd(p);
+		domain_unlock(&p->dom);
+		if (fd >= 0)
+			close(fd);
+	} while (fd >= 0);
+}
+
+static struct fnode *fnode_create(struct pacefs *p, const struct identity *id, int path_fd,
+	const struct stat *st)
+{
+	struct fnode *fn = calloc(1, sizeof(*fn));
+
+	if (!fn)
+		return NULL;
+	node_init(&fn->node, &p->backing.dev, id->nodeid,
+		S_ISREG(st->st_mode) ? (uint64_t)st->st_size : 0);
+	fn->dev = st->st_dev;
+	fn->ino = st->st_ino;
+	fn->type = st->st_mode & S_IFMT;
+	fn->fd = path_fd;
+	fn->handle_type = id->type;
+	fn->handle_bytes = id->bytes;
+	memcpy(fn->handle, id->handle, id->bytes);
+	HASH_ADD(hh, p->nodes, node.nodeid, sizeof(fn->node.nodeid), fn);
+	fd_list_add(p, fn);
+	return fn;
+}
+
+struct fnode *fnode_create_plain(struct pacefs *p, uint64_t nodeid, int path_fd,
+	const struct stat *st)
+{
+	struct identity id = {.nodeid = nodeid};
+	struct fnode *fn = fnode_create(p, &id, path_fd, st);
+
+	if (fn)
+		node_get(&fn->node);
+	return fn;
+}
+
+/* The size of a node nobody has unwritten data for is the source's. */
+static void follow_source(struct fnode *fn, const struct stat *st)
+{
+	if (S_ISREG(fn->type) && !node_is_unclean(&fn->node) && !fn->node.inflight)
+		fn->node.size = (uint64_t)st->st_size;
+}
+
+int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct stat *ret_stat)
+{
+	struct fnode *fn;
+
+	if (fstatat(path_fd, "", ret_stat, AT_EMPTY_PATH) < 0) {
+		int ret = -errno;
+		close(path_fd);
+		return ret;
+	}
+	struct identity id = identify(p, path_fd, ret_stat);
+	domain_lock(&p->dom);
+	if (p->root && same_file(p->root, &id, ret_stat)) {
+		fn = p->root;
+	} else {
+		/* Two files of one hash: the later one takes the next free number. */
+		while ((fn = fnode_find(p, id.nodeid)) && !same_file(fn, &id, ret_stat))
+			id.nodeid++;
+	}
+	if (!fn) {
+		fn = fnode_create(p, &id, path_fd, ret_stat);
+		if (fn)
+			path_fd = -1;
+	} else {
+		node_revive(&fn->node);
+		follow_source(fn, ret_stat);
+		if (fn->fd < 0) {
+			fn->fd = path_fd;
+			fd_list_add(p, fn);
+			path_fd = -1;
+		}
+	}
+	if (fn)
+		node_get(&fn->node);
+	domain_unlock(&p->dom);
+	if (path_fd >= 0)
+		close(path_fd);
+	close_surplus(p);
+	*ret_fn = fn;
+	return fn ? 0 : -ENOMEM;
+}
+
+static int open_handle(const struct pacefs *p, int type, const void *bytes, unsigned nr_bytes)
+{
+	struct handle h = {.head.handle_bytes = nr_bytes, .head.handle_type = type};
+
+	memcpy(h.head.f_handle, bytes, nr_bytes);
+	int fd = open_by_handle_at(p->backing.store.sync_fd, &h.head, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+	return fd < 0 ? -errno : fd;
+}
+
+struct fnode *fnode_get(struct pacefs *p, uint64_t nodeid)
+{
+	domain_lock(&p->dom);
+	struct fnode *fn = fnode_find(p, nodeid);
+	if (fn) {
+		node_revive(&fn->node);
+		node_get(&fn->node);
+	}
+	domain_unlock(&p->dom);
+	if (fn || !p->handles || !is_ino32_gen(p->root->handle_type, p->root->handle_bytes))
+		return fn;
+	/* Not known any more (FORGET, restart): such a nodeid is itself the handle. */
+	uint32_t words[2] = {(uint32_t)nodeid, (uint32_t)(nodeid >> 32)};
+	int fd = open_handle(p, FILEID_INO32_GEN_TYPE, words, sizeof(words));
+	struct stat st;
+	if (fd < 0 || fnode_from_fd(p, fd, &fn, &st) < 0)
+		return NULL;
+	if (fn->node.nodeid != nodeid || st.st_nlink == 0) {
+		fnode_put(p, fn);
+		return NULL;
+	}
+	return fn;
+}
+
+void nodes_reap(struct pacefs *p)
+{
+	for (;;) {
+		domain_lock(&p->dom);
+		struct node *node = node_reap(&p->dom);
+		struct fnode *fn = node ? fnode_of(node) : NULL;
+		struct store_file *file = NULL;
+		int fd = -1;
+		if (fn) {
+			fd_list_remove(p, fn);
+			cache_drop(&fn->node); /* only clean pages: dirty ones hold a reference */
+			HASH_DEL(p->nodes, fn);
+			file = fn->node.file;
+			fd = fn->fd;
+		}
+		domain_unlock(&p->dom);
+		if (!fn)
+			return;
+		store_file_close(file);
+		if (fd >= 0)
+			close(fd);
+		free(fn);
+	}
+}
+
+void fnode_put(struct pacefs *p, struct fnode *fn)
+{
+	domain_lock(&p->dom);
+	node_put(&fn->node);
+	bool dead = p->dom.dead != NULL;
+	domain_unlock(&p->dom);
+	if (dead)
+		nodes_reap(p);
+}
+
+int fnode_fd_get(struct pacefs *p, struct fnode *fn)
+{
+	domain_lock(&p->dom);
+	if (fn->fd < 0) {
+		domain_unlock(&p->dom);
+		int fd = open_handle(p, fn->handle_type, fn->handle, fn->handle_bytes);
+		if (fd < 0)
+			return fd;
+		domain_lock(&p->dom);
+		if (fn->fd >= 0) {
+			close(fd); /* another thread was faster; closing O_PATH does no I/O */
+		} else {
+			fn->fd = fd;
+			fd_list_add(p, fn);
+		}
+	}
+	fd_list_remove(p, fn);
+	fn->fd_pins++;
+	int fd = fn->fd;
+	domain_unlock(&p->dom);
+	return fd;
+}
+
+void fnode_fd_put(struct pacefs *p, struct fnode *fn)
+{
+	domain_lock(&p->dom);
+	assert(fn->fd_pins);
+	fn->fd_pins--;
+	fd_list_add(p, fn);
+	bool surplus = p->nr_fds > p->max_fds;
+	domain_unlock(&p->dom);
+	if (surplus)
+		close_surplus(p);
+}
+
+void fnode_looked_up(struct fnode *fn)
+{
+	if (fn->nlookup++ == 0)
+		node_get(&fn->node);
+}
+
+void fnode_forget(struct pacefs *p, uint64_t nodeid, uint64_t nlookup)
+{
+	domain_lock(&p->dom);
+	struct fnode *fn = fnode_find(p, nodeid);
+	if (fn && fn->nlookup) {
+		fn->nlookup -= nlookup < fn->nlookup ? nlookup : fn->nlookup;
+		if (fn->nlookup == 0)
+			node_put(&fn->node);
+	}
+	bool dead = p->dom.dead != NULL;
+	domain_unlock(&p->dom);
+	if (dead)
+		nodes_reap(p);
+}
+
+int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
+{
+	struct node *node = &fn->node;
+
+	if (p->backing.store.raw)
+		return raw_stat(p, fn, ret_stat);
+	int fd = fnode_fd_get(p, fn);
+	int ret = fd < 0 ? fd : 0;
+
+	while (ret == 0) {
+		domain_lock(&p->dom);
+		bool was_unclean = node_is_unclean(node);
+		domain_unlock(&p->dom);
+		if (fstatat(fd, "", ret_stat, AT_EMPTY_PATH) < 0) {
+			ret = -errno;
+			break;
+		}
+		domain_lock(&p->dom);
+		bool unclean = node_is_unclean(node);
+		if (unclean) {
+			uint64_t blocks = (node->nr_dirty + node->nr_writeback) * (PAGE_BYTES / 512);
+			uint64_t most = (node->size + 511) / 512 + PAGE_BYTES / 512;
+			ret_stat->st_size = (off_t)node->size;
+			ret_stat->st_mtim = node->mtime;
+			ret_stat->st_ctim = node->ctime;
+			/* Not 0 while unwritten: tar and cp would take the file for a hole. */
+			blocks += (uint64_t)ret_stat->st_blocks;
+			ret_stat->st_blocks = (blkcnt_t)(blocks < most ? blocks :
+				(uint64_t)ret_stat->st_blocks < most ? most :
+				(uint64_t)ret_stat->st_blocks);
+		} else if (!was_unclean) {
+			follow_source(fn, ret_stat);
+		}
+		domain_unlock(&p->dom);
+		/* It became clean in between: what was read may be older than that. */
+		if (unclean || !was_unclean)
+			break;
+	}
+	if (fd >= 0)
+		fnode_fd_put(p, fn);
+	return ret;
+}
+
+int nodes_init(struct pacefs *p, int root_fd)
+{
+	struct identity id = {0};
+	struct stat st;
+
+	if (p->backing.store.raw)
+		return raw_nodes_init(p);
+	/* Making a file from a handle needs CAP_DAC_READ_SEARCH; try it once for real. */
+	if (read_handle(root_fd, &id) == 0) {
+		int fd = open_handle(p, id.type, id.handle, id.bytes);
+		p->handles = fd >= 0;
+		if (fd >= 0)
+			close(fd);
+	}
+	int fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	if (fstatat(fd, "", &st, AT_EMPTY_PATH) < 0) {
+		close(fd);
+		return -errno;
+	}
+	id = identify(p, fd, &st);
+	id.nodeid = NODEID_ROOT;
+	domain_lock(&p->dom);
+	p->root = fnode_create(p, &id, fd, &st);
+	if (p->root) {
+		fd_list_remove(p, p->root);
+		node_get(&p->root->node);
+	}
+	domain_unlock(&p->dom);
+	return p->root ? 0 : -ENOMEM;
+}
+
+void nodes_finish(struct pacefs *p)
+{
+	struct fnode *fn, *next;
+
+	HASH_ITER(hh, p->nodes, fn, next) {
+		HASH_DEL(p->nodes, fn);
+		store_file_close(fn->node.file);
+		if (fn->fd >= 0)
+			close(fn->fd);
+		free(fn);
+	}
+}

@@ -1,0 +1,88 @@
+/* node.h - node identity: which file a nodeid means, and the other way round.
+ *
+ * A nodeid is a pure function of what the source says the file is (its file handle), never a
+ * counter or a pointer, so that it stays the same over FORGET, eviction and a restart:
+ *   - a handle of 32-bit inode and 32-bit generation (ext4 and others): generation << 32 | inode,
+ *     from which the handle can be made again;
+ *   - other handles: a 64-bit hash of the handle, which this table resolves;
+ *   - no handles: a hash of st_dev and st_ino, and the file stays open while the node is known.
+ * 1 is the root, 2 the hidden control file.
+ *
+ * Lock: the domain's, except where a function says that it drops or takes it.
+ */
+#ifndef PACEFS_FUSE_NODE_H
+#define PACEFS_FUSE_NODE_H
+
+#include "backend/cache/cache.h"
+
+#include <sys/stat.h>
+#include <uthash.h>
+
+#define NODEID_ROOT 1
+#define NODEID_CONTROL 2
+#define NODEID_RAW 3 /* the raw file, when the mountpoint is a directory */
+#define NODEID_FIRST 16 /* smaller results of the function are moved up */
+#define HANDLE_MAX 64
+
+struct pacefs;
+
+struct fnode {
+	struct node node;        /* first: node_of() */
+	UT_hash_handle hh;       /* by node.nodeid */
+	uint64_t nlookup;        /* references of the kernel */
+	dev_t dev;               /* what the source calls it */
+	ino_t ino;
+	mode_t type;             /* S_IFMT bits */
+	int fd;                  /* O_PATH, or -1 when it can be made from the handle */
+	unsigned fd_pins;        /* not to be closed now */
+	struct fnode *fd_prev, *fd_next; /* pacefs->fds while open and unpinned */
+	int handle_type;
+	unsigned handle_bytes;   /* 0: no handle, fd stays open */
+	unsigned char handle[HANDLE_MAX];
+	bool unlinked;           /* its last name is gone */
+	uint32_t writers_open;   /* open(2)s for writing */
+	struct timespec seen_mtime; /* of the source when the kernel last cached its pages */
+	uint64_t seen_size;
+};
+
+static inline struct fnode *fnode_of(struct node *node)
+{
+	return (struct fnode *)node;
+}
+
+/* A node that is not looked up by file (raw), referenced for good. With the lock. */
+struct fnode *fnode_create_plain(struct pacefs *p, uint64_t nodeid, int path_fd,
+	const struct stat *st);
+
+/* Look once whether the source gives handles; make the root node from root_fd. */
+int nodes_init(struct pacefs *p, int root_fd);
+void nodes_finish(struct pacefs *p);
+
+/* The node of the file behind path_fd (O_PATH), made if it is new; its reference count grows by
+ * one. path_fd is consumed in any case. *ret_stat: fstat of the source. Takes the lock. */
+int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct stat *ret_stat);
+
+/* The node a nodeid means, referenced, or NULL. Makes it again from the handle where nodeids
+ * hold one. Takes the lock. */
+struct fnode *fnode_get(struct pacefs *p, uint64_t nodeid);
+/* Only if it is known (no system call). With the lock; takes no reference. */
+struct fnode *fnode_find(struct pacefs *p, uint64_t nodeid);
+/* Give the reference back, and free what nobody refers to. Takes the lock. */
+void fnode_put(struct pacefs *p, struct fnode *fn);
+/* Free nodes that died while the lock was held. Takes the lock. */
+void nodes_reap(struct pacefs *p);
+
+/* An O_PATH descriptor of the node, pinned until fnode_fd_put(). -errno (ESTALE). Takes the
+ * lock. */
+int fnode_fd_get(struct pacefs *p, struct fnode *fn);
+void fnode_fd_put(struct pacefs *p, struct fnode *fn);
+
+/* A later request of the kernel may name it: nlookup + 1 with a reference. With the lock. */
+void fnode_looked_up(struct fnode *fn);
+/* FORGET. Takes the lock. */
+void fnode_forget(struct pacefs *p, uint64_t nodeid, uint64_t nlookup);
+
+/* fstat of the source with what is ours over it while the node is unclean. Takes the lock. */
+int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat);
+
+#endif

@@ -1,0 +1,216 @@
+#include "fuse/ops.h"
+
+#include "fuse/session.h"
+#include "util/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+static _Thread_local bool own_umask; /* this thread may change it without harm to others */
+
+void ops_thread_init(void)
+{
+	own_umask = true;
+	umask(0);
+}
+
+void ops_reply(fuse_req_t req, int ret)
+{
+	fuse_reply_err(req, -ret);
+}
+
+struct fnode *ops_node(fuse_req_t req, fuse_ino_t ino)
+{
+	struct fnode *fn = fnode_get(pacefs_of(req), ino);
+
+	if (!fn)
+		fuse_reply_err(req, ESTALE);
+	return fn;
+}
+
+void ops_put(fuse_req_t req, struct fnode *fn)
+{
+	fnode_put(pacefs_of(req), fn);
+}
+
+void ops_proc_path(char *text, int fd)
+{
+	snprintf(text, OPS_PROC_PATH, "/proc/self/fd/%d", fd);
+}
+
+/* All changes go through this mount, so the kernel may keep what it knows; a second bounds how
+ * long a change made behind our back stays unseen. */
+double ops_attr_timeout(void)
+{
+	return 1.0;
+}
+
+int ops_entry(struct pacefs *p, int path_fd, struct fuse_entry_param *ret_entry)
+{
+	struct fuse_entry_param e = {
+		.attr_timeout = ops_attr_timeout(),
+		.entry_timeout = ops_attr_timeout(),
+	};
+	struct fnode *fn;
+
+	int ret = fnode_from_fd(p, path_fd, &fn, &e.attr);
+	if (ret < 0)
+		return ret;
+	ret = fnode_stat(p, fn, &e.attr);
+	if (ret == 0) {
+		domain_lock(&p->dom);
+		if (fn != p->root)
+			fnode_looked_up(fn);
+		e.ino = fn->node.nodeid;
+		domain_unlock(&p->dom);
+		*ret_entry = e;
+	}
+	fnode_put(p, fn);
+	return ret;
+}
+
+/* Keep the right to make files in any directory: default_permissions has already checked the
+ * caller with all of its groups, which are not known here. */
+static void raise_dac_override(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2];
+
+	if (syscall(SYS_capget, &head, data) < 0)
+		return;
+	data[0].effective |= data[0].permitted &
+		(1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH);
+	syscall(SYS_capset, &head, data);
+}
+
+/* Raw system calls: glibc's wrappers would change all threads. */
+void ops_become(fuse_req_t req)
+{
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+
+	if (own_umask)
+		umask(ctx->umask);
+	if (!pacefs_of(req)->is_root || (ctx->uid == 0 && ctx->gid == 0))
+		return;
+	syscall(SYS_setfsgid, ctx->gid);
+	syscall(SYS_setfsuid, ctx->uid);
+	raise_dac_override();
+}
+
+void ops_become_self(void)
+{
+	if (own_umask)
+		umask(0);
+	if (geteuid() == 0) {
+		syscall(SYS_setfsuid, 0);
+		syscall(SYS_setfsgid, 0);
+	}
+}
+
+void ops_kill_privs(struct pacefs *p, struct fnode *fn)
+{
+	char path[OPS_PROC_PATH];
+	struct stat st;
+	int fd = fnode_fd_get(p, fn);
+
+	if (fd < 0)
+		return;
+	ops_proc_path(path, fd);
+	if (fstatat(fd, "", &st, AT_EMPTY_PATH) == 0) {
+		mode_t mode = st.st_mode & ~(mode_t)S_ISUID;
+		if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
+			mode &= ~(mode_t)S_ISGID;
+		if (mode != st.st_mode && chmod(path, mode & 07777) < 0)
+			log_warn("%s: set-user-id could not be cleared: %s", path, strerror(errno));
+	}
+	if (removexattr(path, "security.capability") < 0 && errno != ENODATA &&
+		errno != EOPNOTSUPP)
+		log_warn("%s: capabilities could not be cleared: %s", path, strerror(errno));
+	fnode_fd_put(p, fn);
+}
+
+void ops_init(void *userdata, struct fuse_conn_info *conn)
+{
+	struct pacefs *p = userdata;
+	unsigned on = FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_EXPORT_SUPPORT | FUSE_CAP_DONT_MASK |
+		FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_PARALLEL_DIROPS |
+		FUSE_CAP_POSIX_ACL | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_CACHE_SYMLINKS |
+		FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_ASYNC_READ;
+
+	/* What is left out matters: no WRITEBACK_CACHE (it hides the writer), no ASYNC_DIO (a held
+	 * background request blocks other people's reads), no locks (the kernel's local ones
+	 * serve NFS too), no splice (payloads are adopted instead). */
+	conn->want = on & conn->capable & ~(unsigned)FUSE_CAP_NO_OPENDIR_SUPPORT;
+	conn->max_write = p->options.max_write;
+	conn->max_background = 512;
+	conn->congestion_threshold = 384;
+	conn->time_gran = 1;
+	if (p->ready_fd >= 0) {
+		/* The kernel holds all requests back until it has the answer to this one. */
+		char ok = 0;
+		if (write(p->ready_fd, &ok, 1) != 1)
+			log_debug("nobody waits for the mount");
+		close(p->ready_fd);
+		p->ready_fd = -1;
+	}
+}
+
+void ops_destroy(void *userdata)
+{
+	struct pacefs *p = userdata;
+
+	/* umount waits for this answer: when it returns, everything is on the device. */
+	session_block_begin();
+	int ret = flusher_drain(&p->backing.flusher);
+	session_block_end();
+	if (ret < 0)
+		log_error("%s: the last sync failed: %s", p->options.source, strerror(-ret));
+	/* Before the answer, so that nothing of ours is left when umount returns. */
+	mount_destroy(&p->mount, false);
+	atomic_store(&p->destroyed, true);
+}
+
+const struct fuse_lowlevel_ops pacefs_ops = {
+	.init = ops_init,
+	.destroy = ops_destroy,
+	.lookup = ops_lookup,
+	.forget = ops_forget,
+	.forget_multi = ops_forget_multi,
+	.getattr = ops_getattr,
+	.setattr = ops_setattr,
+	.readlink = ops_readlink,
+	.mknod = ops_mknod,
+	.mkdir = ops_mkdir,
+	.unlink = ops_unlink,
+	.rmdir = ops_rmdir,
+	.symlink = ops_symlink,
+	.rename = ops_rename,
+	.link = ops_link,
+	.open = ops_open,
+	.read = ops_read,
+	.write = ops_write,
+	.flush = ops_flush,
+	.release = ops_release,
+	.fsync = ops_fsync,
+	.opendir = ops_opendir,
+	.readdir = ops_readdir,
+	.readdirplus = ops_readdirplus,
+	.releasedir = ops_releasedir,
+	.fsyncdir = ops_fsyncdir,
+	.statfs = ops_statfs,
+	.setxattr = ops_setxattr,
+	.getxattr = ops_getxattr,
+	.listxattr = ops_listxattr,
+	.removexattr = ops_removexattr,
+	.create = ops_create,
+	.fallocate = ops_fallocate,
+	.copy_file_range = ops_copy_file_range,
+	.lseek = ops_lseek,
+};

@@ -1,0 +1,314 @@
+#include "fuse/ops.h"
+
+#include "fuse/control.h"
+#include "fuse/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+void ops_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct stat st;
+
+	if (ino == NODEID_CONTROL) {
+		control_stat(p, &st);
+		fuse_reply_attr(req, &st, ops_attr_timeout());
+		return;
+	}
+	struct fnode *fn = ops_node(req, ino);
+	if (!fn)
+		return;
+	session_block_begin();
+	int ret = fnode_stat(p, fn, &st);
+	session_block_end();
+	if (ret < 0)
+		ops_reply(req, ret);
+	else
+		fuse_reply_attr(req, &st, ops_attr_timeout());
+	fnode_put(p, fn);
+}
+
+/* Now for what the caller left to us, UTIME_OMIT for what is not to be set. */
+static void wanted_times(const struct stat *attr, int to_set, struct timespec times[2])
+{
+	times[0].tv_nsec = times[1].tv_nsec = UTIME_OMIT;
+	if (to_set & FUSE_SET_ATTR_ATIME)
+		times[0] = attr->st_atim;
+	if (to_set & FUSE_SET_ATTR_ATIME_NOW)
+		times[0].tv_nsec = UTIME_NOW;
+	if (to_set & FUSE_SET_ATTR_MTIME)
+		times[1] = attr->st_mtim;
+	if (to_set & FUSE_SET_ATTR_MTIME_NOW)
+		clock_gettime(CLOCK_REALTIME, &times[1]);
+}
+
+static int set_times(struct pacefs *p, struct fnode *fn, const char *path,
+	const struct stat *attr, int to_set)
+{
+	struct timespec times[2];
+	struct node *node = &fn->node;
+
+	wanted_times(attr, to_set, times);
+	domain_lock(&p->dom);
+	bool unclean = node_is_unclean(node) || node->inflight;
+	if (unclean && times[1].tv_nsec != UTIME_OMIT) {
+		/* Writing what is dirty would move it: it is set again afterwards. */
+		node->mtime = times[1];
+		node->times_pending = true;
+		times[1].tv_nsec = UTIME_OMIT;
+		clock_gettime(CLOCK_REALTIME, &node->ctime);
+		node_update_unclean(node);
+	}
+	domain_unlock(&p->dom);
+	if (times[0].tv_nsec == UTIME_OMIT && times[1].tv_nsec == UTIME_OMIT)
+		return 0;
+	return utimensat(AT_FDCWD, path, times, 0) < 0 ? -errno : 0;
+}
+
+static int set_owner(int fd, const struct stat *attr, int to_set)
+{
+	uid_t uid = to_set & FUSE_SET_ATTR_UID ? attr->st_uid : (uid_t)-1;
+	gid_t gid = to_set & FUSE_SET_ATTR_GID ? attr->st_gid : (gid_t)-1;
+
+	return fchownat(fd, "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+}
+
+static int set_size(struct pacefs *p, struct fnode *fn, uint64_t size)
+{
+	int ret = ops_file_get(p, fn);
+
+	if (ret == 0) {
+		ret = ops_truncate(p, fn, size);
+		ops_file_put(p, fn);
+	}
+	return ret;
+}
+
+static int set_attributes(struct pacefs *p, struct fnode *fn, const struct stat *attr, int to_set)
+{
+	char path[OPS_PROC_PATH];
+	int ret = 0;
+
+	if (p->backing.store.raw) {
+		/* Owner, mode and times of a device node are its directory's business. */
+		if (to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MODE))
+			return -EPERM;
+		return to_set & FUSE_SET_ATTR_SIZE ? set_size(p, fn, (uint64_t)attr->st_size) : 0;
+	}
+	int fd = fnode_fd_get(p, fn);
+	if (fd < 0)
+		return fd;
+	ops_proc_path(path, fd);
+	if (session_setattr_kills_privs())
+		ops_kill_privs(p, fn);
+	if (to_set & FUSE_SET_ATTR_SIZE)
+		ret = set_size(p, fn, (uint64_t)attr->st_size);
+	if (ret == 0 && to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
+		ret = set_owner(fd, attr, to_set);
+	if (ret == 0 && to_set & FUSE_SET_ATTR_MODE && chmod(path, attr->st_mode & 07777) < 0)
+		ret = -errno;
+	if (ret == 0 && to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME |
+		FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_MTIME_NOW))
+		ret = set_times(p, fn, path, attr, to_set);
+	if (ret == 0) {
+		domain_lock(&p->dom);
+		if (node_is_unclean(&fn->node))
+			clock_gettime(CLOCK_REALTIME, &fn->node.ctime);
+		domain_unlock(&p->dom);
+	}
+	fnode_fd_put(p, fn);
+	return ret;
+}
+
+void ops_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
+	struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct stat st;
+
+	if (ino == NODEID_CONTROL) {
+		fuse_reply_err(req, EPERM);
+		return;
+	}
+	struct fnode *fn = ops_node(req, ino);
+	if (!fn)
+		return;
+	session_block_begin();
+	int ret = set_attributes(p, fn, attr, to_set);
+	if (ret == 0)
+		ret = fnode_stat(p, fn, &st);
+	session_block_end();
+	if (ret < 0)
+		ops_reply(req, ret);
+	else
+		fuse_reply_attr(req, &st, ops_attr_timeout());
+	fnode_put(p, fn);
+}
+
+void ops_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct statvfs vfs;
+
+	session_block_begin();
+	int fd = p->backing.store.raw ? p->backing.store.root_fd : p->backing.store.sync_fd;
+	int ret = fstatvfs(fd, &vfs) < 0 ? -errno : 0;
+	session_block_end();
+	if (ret < 0) {
+		ops_reply(req, ret);
+		return;
+	}
+	/* What is accepted and not below yet is as good as taken. */
+	domain_lock(&p->dom);
+	uint64_t bytes = (p->dom.nr_dirty + p->dom.nr_writeback) * PAGE_BYTES;
+	domain_unlock(&p->dom);
+	if (!p->backing.store.raw && vfs.f_frsize) {
+		fsblkcnt_t taken = bytes / vfs.f_frsize;
+		vfs.f_bfree -= taken < vfs.f_bfree ? taken : vfs.f_bfree;
+		vfs.f_bavail -= taken < vfs.f_bavail ? taken : vfs.f_bavail;
+	}
+	fuse_reply_statfs(req, &vfs);
+}
+
+/* ---- xattrs ---- */
+
+/* Runs call on the node's path below, and answers errors. */
+static struct fnode *xattr_begin(fuse_req_t req, fuse_ino_t ino, char *path)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct fnode *fn = ops_node(req, ino);
+
+	if (!fn)
+		return NULL;
+	session_block_begin();
+	int fd = fnode_fd_get(p, fn);
+	int ret = fd < 0 ? fd : 0;
+	/* A symbolic link has no path that does not lead on to its target; a raw device's xattrs
+	 * would be those of its node in /dev. */
+	if (ret == 0 && (S_ISLNK(fn->type) || p->backing.store.raw)) {
+		fnode_fd_put(p, fn);
+		ret = -EOPNOTSUPP;
+	}
+	if (ret < 0) {
+		session_block_end();
+		ops_reply(req, ret);
+		fnode_put(p, fn);
+		return NULL;
+	}
+	ops_proc_path(path, fd);
+	return fn;
+}
+
+static void xattr_end(fuse_req_t req, struct fnode *fn)
+{
+	fnode_fd_put(pacefs_of(req), fn);
+	session_block_end();
+	fnode_put(pacefs_of(req), fn);
+}
+
+void ops_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
+	size_t size, int flags)
+{
+	char path[OPS_PROC_PATH];
+
+	if (control_is_xattr(name)) {
+		ops_reply(req, control_set(req, name, value, size));
+		return;
+	}
+	if (ino == NODEID_CONTROL) {
+		fuse_reply_err(req, EPERM);
+		return;
+	}
+	struct fnode *fn = xattr_begin(req, ino, path);
+	if (!fn)
+		return;
+	int ret = setxattr(path, name, value, size, flags) < 0 ? -errno : 0;
+	xattr_end(req, fn);
+	ops_reply(req, ret);
+}
+
+/* The answer to a request for size bytes (0: only how many). */
+static void reply_value(fuse_req_t req, const char *value, ssize_t bytes, size_t size)
+{
+	if (bytes < 0)
+		ops_reply(req, (int)bytes);
+	else if (size == 0)
+		fuse_reply_xattr(req, (size_t)bytes);
+	else if ((size_t)bytes > size)
+		fuse_reply_err(req, ERANGE);
+	else
+		fuse_reply_buf(req, value, (size_t)bytes);
+}
+
+void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
+{
+	char path[OPS_PROC_PATH];
+
+	if (control_is_xattr(name)) {
+		char *text = malloc(CONTROL_TEXT_MAX);
+		ssize_t n = text ? control_get(pacefs_of(req), name, text, CONTROL_TEXT_MAX) :
+			-ENOMEM;
+		reply_value(req, text, n, size);
+		free(text);
+		return;
+	}
+	if (ino == NODEID_CONTROL) {
+		fuse_reply_err(req, ENODATA);
+		return;
+	}
+	struct fnode *fn = xattr_begin(req, ino, path);
+	if (!fn)
+		return;
+	char *value = malloc(size ? size : 1);
+	ssize_t n = value ? getxattr(path, name, size ? value : NULL, size) : -1;
+	if (n < 0)
+		n = value ? -errno : -ENOMEM;
+	xattr_end(req, fn);
+	reply_value(req, value, n, size);
+	free(value);
+}
+
+void ops_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+	char path[OPS_PROC_PATH];
+
+	if (ino == NODEID_CONTROL) {
+		char *names = malloc(CONTROL_TEXT_MAX);
+		ssize_t n = names ? control_list(names, CONTROL_TEXT_MAX) : -ENOMEM;
+		reply_value(req, names, n, size);
+		free(names);
+		return;
+	}
+	struct fnode *fn = xattr_begin(req, ino, path);
+	if (!fn)
+		return;
+	char *names = malloc(size ? size : 1);
+	ssize_t n = names ? listxattr(path, size ? names : NULL, size) : -1;
+	if (n < 0)
+		n = names ? -errno : -ENOMEM;
+	xattr_end(req, fn);
+	reply_value(req, names, n, size);
+	free(names);
+}
+
+void ops_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+	char path[OPS_PROC_PATH];
+
+	if (control_is_xattr(name) || ino == NODEID_CONTROL) {
+		fuse_reply_err(req, EPERM);
+		return;
+	}
+	struct fnode *fn = xattr_begin(req, ino, path);
+	if (!fn)
+		return;
+	int ret = removexattr(path, name) < 0 ? -errno : 0;
+	xattr_end(req, fn);
+	ops_reply(req, ret);
+}

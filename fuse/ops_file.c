@@ -1,0 +1,540 @@
+#include "fuse/ops.h"
+
+#include "fuse/control.h"
+#include "fuse/session.h"
+#include "util/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+/* ---- the file below ---- */
+
+int ops_file_get(struct pacefs *p, struct fnode *fn)
+{
+	struct node *node = &fn->node;
+
+	domain_lock(&p->dom);
+	node->file_users++; /* from here on nobody closes it */
+	bool open = node->file != NULL;
+	domain_unlock(&p->dom);
+	if (open)
+		return 0;
+	struct store_file *file = NULL;
+	int fd = fnode_fd_get(p, fn);
+	int ret = fd < 0 ? fd : store_file_open(&p->backing.store, fd, &file);
+	if (fd >= 0)
+		fnode_fd_put(p, fn);
+	domain_lock(&p->dom);
+	if (ret < 0)
+		node->file_users--;
+	else if (!node->file) {
+		node->file = file;
+		file = NULL;
+	}
+	domain_unlock(&p->dom);
+	if (ret == 0)
+		store_file_close(file); /* another thread was faster */
+	return ret;
+}
+
+void ops_file_put(struct pacefs *p, struct fnode *fn)
+{
+	struct node *node = &fn->node;
+
+	domain_lock(&p->dom);
+	assert(node->file_users);
+	if (--node->file_users == 0) {
+		/* Nobody can ever read it again: what is not written need not be. */
+		if (fn->unlinked)
+			cache_drop(node);
+		flusher_work(&p->backing.flusher, node);
+	}
+	domain_unlock(&p->dom);
+}
+
+static struct open_file *open_file_of(const struct fuse_file_info *fi)
+{
+	return (struct open_file *)(uintptr_t)fi->fh;
+}
+
+/* Errors of writeback since this open file was last told, as errseq does. */
+static int take_error(struct pacefs *p, struct open_file *of)
+{
+	struct node *node = &of->fn->node;
+	int ret = 0;
+
+	domain_lock(&p->dom);
+	if (of->err_seq != node->err_seq) {
+		of->err_seq = node->err_seq;
+		ret = -node->err;
+	}
+	domain_unlock(&p->dom);
+	return ret;
+}
+
+/* The file below is open (a reference of file_users is handed over). */
+static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info *fi)
+{
+	struct open_file *of = calloc(1, sizeof(*of));
+	struct node *node = &fn->node;
+	struct stat st;
+
+	if (!of)
+		return -ENOMEM;
+	of->fn = fn;
+	of->writes = (fi->flags & O_ACCMODE) != O_RDONLY;
+	bool have_stat = fstat(node->file->fd, &st) == 0;
+	domain_lock(&p->dom);
+	node_get(node);
+	of->err_seq = node->err_seq;
+	fn->writers_open += of->writes;
+	/* The kernel may keep the pages it has unless the source changed behind us. */
+	fi->keep_cache = 1;
+	if (have_stat && !node_is_unclean(node)) {
+		if (st.st_mtim.tv_sec != fn->seen_mtime.tv_sec ||
+			st.st_mtim.tv_nsec != fn->seen_mtime.tv_nsec ||
+			(uint64_t)st.st_size != fn->seen_size) {
+			cache_invalidate(node);
+			fi->keep_cache = 0;
+		}
+		fn->seen_mtime = st.st_mtim;
+		fn->seen_size = (uint64_t)st.st_size;
+		node->size = fn->seen_size;
+		if (backing_of(node->dev)->store.raw)
+			node->size = backing_of(node->dev)->store.raw_size;
+	}
+	domain_unlock(&p->dom);
+	fi->noflush = !of->writes;
+	fi->fh = (uintptr_t)of;
+	return 0;
+}
+
+void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+
+	if (ino == NODEID_CONTROL) {
+		fi->direct_io = 1;
+		fuse_reply_open(req, fi);
+		return;
+	}
+	struct fnode *fn = ops_node(req, ino);
+	if (!fn)
+		return;
+	session_block_begin();
+	int ret = ops_file_get(p, fn);
+	if (ret == 0) {
+		bool writes = (fi->flags & O_ACCMODE) != O_RDONLY;
+		if (writes && !fn->node.file->writable)
+			ret = p->backing.store.read_only ? -EROFS : -EACCES;
+		if (ret == 0 && fi->flags & O_TRUNC) {
+			if (session_open_kills_privs())
+				ops_kill_privs(p, fn);
+			ret = ops_truncate(p, fn, 0);
+		}
+		if (ret == 0)
+			ret = finish_open(p, fn, fi);
+		if (ret < 0)
+			ops_file_put(p, fn);
+	}
+	session_block_end();
+	if (ret < 0)
+		ops_reply(req, ret);
+	else if (fuse_reply_open(req, fi) == -ENOENT) {
+		/* Interrupted: nobody will release it. */
+		ops_release(NULL, ino, fi);
+	}
+	fnode_put(p, fn);
+}
+
+void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+	struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct fuse_entry_param e;
+	struct fnode *fn = NULL;
+
+	if (control_is_name(parent, name)) {
+		fuse_reply_err(req, EEXIST);
+		return;
+	}
+	struct fnode *dir = ops_node(req, parent);
+	if (!dir)
+		return;
+	session_block_begin();
+	int dirfd = fnode_fd_get(p, dir);
+	int ret = dirfd < 0 ? dirfd : 0;
+	if (ret == 0) {
+		ops_become(req);
+		int fd = openat(dirfd, name, O_CREAT | (fi->flags & O_EXCL) | O_RDONLY | O_NOFOLLOW |
+			O_CLOEXEC | O_NONBLOCK, mode);
+		if (fd < 0)
+			ret = -errno;
+		ops_become_self();
+		if (fd >= 0)
+			close(fd);
+		int path_fd = ret < 0 ? -1 : openat(dirfd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+		if (ret == 0 && path_fd < 0)
+			ret = -errno;
+		if (ret == 0)
+			ret = ops_entry(p, path_fd, &e);
+		fnode_fd_put(p, dir);
+	}
+	if (ret == 0) {
+		fn = fnode_get(p, e.ino);
+		ret = fn ? ops_file_get(p, fn) : -ESTALE;
+		if (ret == 0) {
+			if (fi->flags & O_TRUNC && e.attr.st_size)
+				ret = ops_truncate(p, fn, 0);
+			if (ret == 0)
+				ret = finish_open(p, fn, fi);
+			if (ret < 0)
+				ops_file_put(p, fn);
+		}
+		if (ret < 0)
+			fnode_forget(p, e.ino, 1);
+	}
+	session_block_end();
+	if (ret < 0)
+		ops_reply(req, ret);
+	else if (fuse_reply_create(req, &e, fi) == -ENOENT) {
+		ops_release(NULL, e.ino, fi);
+		fnode_forget(p, e.ino, 1);
+	}
+	if (fn)
+		fnode_put(p, fn);
+	fnode_put(p, dir);
+}
+
+void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct open_file *of = open_file_of(fi);
+
+	if (ino != NODEID_CONTROL && of) {
+		struct fnode *fn = of->fn;
+		struct pacefs *p = pacefs_of_node(&fn->node);
+		domain_lock(&p->dom);
+		fn->writers_open -= of->writes;
+		domain_unlock(&p->dom);
+		ops_file_put(p, fn);
+		fnode_put(p, fn);
+		free(of);
+	}
+	if (req)
+		fuse_reply_err(req, 0);
+}
+
+/* ---- reading ---- */
+
+static int read_merged(struct pacefs *p, struct node *node, char *buf, size_t size, uint64_t off)
+{
+	struct cache_pin pins[PACER_MAX_FRAMES];
+	bool whole;
+	ssize_t n = 0;
+
+	domain_lock(&p->dom);
+	/* A cut that has not reached the source: old bytes are still there behind it. */
+	if (node->cut_pending)
+		flusher_settle_cut(&p->backing.flusher, node);
+	unsigned nr = cache_read_begin(node, off, size, pins, PACER_MAX_FRAMES, &whole);
+	domain_unlock(&p->dom);
+	if (!whole)
+		n = store_file_read(node->file, buf, size, off);
+	else
+		memset(buf, 0, size);
+	domain_lock(&p->dom);
+	cache_read_end(node, off, size, buf, pins, nr);
+	uint64_t end = node->size;
+	domain_unlock(&p->dom);
+	if (n < 0)
+		return (int)n;
+	if (off >= end)
+		return 0;
+	return (int)(end - off < size ? end - off : size);
+}
+
+void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+	struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+
+	if (ino == NODEID_CONTROL) {
+		fuse_reply_buf(req, NULL, 0);
+		return;
+	}
+	struct open_file *of = open_file_of(fi);
+	char *buf = malloc(size);
+	if (!buf) {
+		fuse_reply_err(req, ENOMEM);
+		return;
+	}
+	session_block_begin();
+	int ret = read_merged(p, &of->fn->node, buf, size, (uint64_t)off);
+	session_block_end();
+	if (ret < 0)
+		ops_reply(req, ret);
+	else
+		fuse_reply_buf(req, buf, (size_t)ret);
+	free(buf);
+}
+
+/* ---- writing ---- */
+
+/* What the source could never take must be refused now, not when it is flushed. */
+static int refuse_write(struct pacefs *p, struct fnode *fn, uint64_t off, size_t size)
+{
+	const struct store *st = &p->backing.store;
+
+	if (st->raw && off + size > st->raw_size)
+		return -ENOSPC;
+	if (off + size > (uint64_t)INT64_MAX)
+		return -EFBIG;
+	return 0;
+}
+
+void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off,
+	struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+
+	if (ino == NODEID_CONTROL) {
+		fuse_reply_err(req, EPERM);
+		return;
+	}
+	struct fnode *fn = fnode_get(p, ino);
+	int ret = fn ? refuse_write(p, fn, (uint64_t)off, size) : -ESTALE;
+	if (ret == 0 && !fn->node.file)
+		ret = -EBADF;
+	if (ret < 0) {
+		ops_reply(req, ret);
+		if (fn)
+			fnode_put(p, fn);
+		return;
+	}
+	if (session_write_kills_privs())
+		ops_kill_privs(p, fn);
+	pacer_write(p, req, fn, session_payload(), fi->writepage);
+}
+
+static int sync_file(struct pacefs *p, struct open_file *of, bool datasync)
+{
+	flusher_sync_node(&p->backing.flusher, &of->fn->node);
+	int ret = store_file_sync(of->fn->node.file, datasync);
+	int err = take_error(p, of);
+	return ret < 0 ? ret : err;
+}
+
+void ops_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct open_file *of = open_file_of(fi);
+	int ret = 0;
+
+	if (ino != NODEID_CONTROL && of->writes) {
+		if (p->options.flush_on_close) {
+			session_block_begin();
+			ret = sync_file(p, of, false);
+			session_block_end();
+		} else {
+			ret = take_error(p, of);
+		}
+	}
+	ops_reply(req, ret);
+}
+
+void ops_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+	int ret = 0;
+
+	if (ino != NODEID_CONTROL) {
+		session_block_begin();
+		ret = sync_file(p, open_file_of(fi), datasync);
+		session_block_end();
+	}
+	ops_reply(req, ret);
+}
+
+/* ---- size ---- */
+
+static void touch_now(struct node *node)
+{
+	clock_gettime(CLOCK_REALTIME, &node->mtime);
+	node->ctime = node->mtime;
+	node->times_pending = true;
+	node_update_unclean(node);
+}
+
+/* Upwards: the source says now whether it can. */
+static int extend(struct pacefs *p, struct node *node, uint64_t size)
+{
+	domain_lock(&p->dom);
+	flusher_settle_cut(&p->backing.flusher, node);
+	domain_unlock(&p->dom);
+	int ret = store_file_truncate(node->file, size);
+	if (ret < 0)
+		return ret;
+	domain_lock(&p->dom);
+	if (size > node->size)
+		node->size = size;
+	touch_now(node);
+	domain_unlock(&p->dom);
+	return 0;
+}
+
+int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size)
+{
+	struct node *node = &fn->node;
+
+	if (p->backing.store.raw)
+		return size == p->backing.store.raw_size || size == 0 ? 0 : -EPERM;
+	if (!node->file->writable)
+		return p->backing.store.read_only ? -EROFS : -EACCES;
+	domain_lock(&p->dom);
+	uint64_t old = node->size;
+	if (size > old) {
+		domain_unlock(&p->dom);
+		return extend(p, node, size);
+	}
+	int ret = size < old ? cache_truncate(node, size, 0) : 0;
+	if (ret == 0) {
+		if (size < old) {
+			node->cut_size = node->cut_pending && node->cut_size < size ?
+				node->cut_size : size;
+			node->cut_pending = true;
+			node->cut_seq++;
+		}
+		touch_now(node);
+		domain_progress(&p->dom); /* dropped pages made room */
+		flusher_work(&p->backing.flusher, node);
+	}
+	domain_unlock(&p->dom);
+	return ret;
+}
+
+static int punch(struct pacefs *p, struct node *node, int mode, off_t offset, off_t length)
+{
+	/* Everything older is below first, so that nothing of it lands in the hole later; the
+	 * kernel holds the file's lock, so nothing new comes. */
+	flusher_sync_node(&p->backing.flusher, node);
+	domain_lock(&p->dom);
+	int ret = cache_punch(node, (uint64_t)offset, (uint64_t)(offset + length), 0);
+	domain_unlock(&p->dom);
+	if (ret == 0 && fallocate(node->file->fd, mode, offset, length) < 0)
+		ret = -errno;
+	return ret;
+}
+
+void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+	struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct node *node = ino == NODEID_CONTROL ? NULL : &open_file_of(fi)->fn->node;
+	int ret = 0;
+
+	/* ZERO_RANGE would write zeroes nobody paces; programs fall back to writing them. */
+	if (!node || mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE)) {
+		fuse_reply_err(req, EOPNOTSUPP);
+		return;
+	}
+	session_block_begin();
+	if (mode & FALLOC_FL_PUNCH_HOLE) {
+		ret = punch(p, node, mode, offset, length);
+	} else {
+		domain_lock(&p->dom);
+		flusher_settle_cut(&p->backing.flusher, node);
+		domain_unlock(&p->dom);
+		if (fallocate(node->file->fd, mode, offset, length) < 0)
+			ret = -errno;
+	}
+	if (ret == 0) {
+		domain_lock(&p->dom);
+		uint64_t end = (uint64_t)(offset + length);
+		if (!(mode & FALLOC_FL_KEEP_SIZE) && end > node->size)
+			node->size = end;
+		touch_now(node);
+		flusher_work(&p->backing.flusher, node);
+		domain_unlock(&p->dom);
+	}
+	session_block_end();
+	ops_reply(req, ret);
+}
+
+void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
+	struct fuse_file_info *fi)
+{
+	struct pacefs *p = pacefs_of(req);
+
+	if (ino == NODEID_CONTROL) {
+		fuse_reply_err(req, ENXIO);
+		return;
+	}
+	struct node *node = &open_file_of(fi)->fn->node;
+	domain_lock(&p->dom);
+	bool unclean = node_is_unclean(node) || node->inflight;
+	off_t size = (off_t)node->size;
+	domain_unlock(&p->dom);
+	if (unclean) {
+		/* What is not below yet has no extents to ask: all of it is data. */
+		if (off < 0 || off >= size)
+			fuse_reply_err(req, ENXIO);
+		else
+			fuse_reply_lseek(req, whence == SEEK_HOLE ? size : off);
+		return;
+	}
+	session_block_begin();
+	off_t at = lseek(node->file->fd, off, whence);
+	int err = errno;
+	session_block_end();
+	if (at < 0)
+		fuse_reply_err(req, err);
+	else
+		fuse_reply_lseek(req, at);
+}
+
+void ops_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
+	struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
+	struct fuse_file_info *fi_out, size_t len, int flags)
+{
+	struct pacefs *p = pacefs_of(req);
+
+	if (ino_in == NODEID_CONTROL || ino_out == NODEID_CONTROL) {
+		fuse_reply_err(req, EOPNOTSUPP);
+		return;
+	}
+	/* Only by sharing blocks, where the source can: copied bytes would reach it unpaced.
+	 * Otherwise the kernel copies through us. */
+	struct node *in = &open_file_of(fi_in)->fn->node;
+	struct node *out = &open_file_of(fi_out)->fn->node;
+	struct file_clone_range range = {
+		.src_fd = in->file->fd,
+		.src_offset = (uint64_t)off_in,
+		.src_length = len,
+		.dest_offset = (uint64_t)off_out,
+	};
+	session_block_begin();
+	flusher_sync_node(&p->backing.flusher, in);
+	flusher_sync_node(&p->backing.flusher, out);
+	bool cloned = ioctl(out->file->fd, FICLONERANGE, &range) == 0;
+	if (cloned) {
+		domain_lock(&p->dom);
+		cache_invalidate(out);
+		if ((uint64_t)off_out + len > out->size)
+			out->size = (uint64_t)off_out + len;
+		touch_now(out);
+		flusher_work(&p->backing.flusher, out);
+		domain_unlock(&p->dom);
+	}
+	session_block_end();
+	if (cloned)
+		fuse_reply_write(req, len);
+	else
+		fuse_reply_err(req, EOPNOTSUPP);
+}

@@ -1,0 +1,78 @@
+/* pacefs.h - the composition root: what a running mount consists of.
+ *
+ * Lock order: there is one lock that matters, domain->lock ("the lock" below). It is held for
+ * short computations and copies of a page, never across a system call on the source, a
+ * submission or a reply. session->spawn_lock is taken alone.
+ */
+#ifndef PACEFS_FUSE_PACEFS_H
+#define PACEFS_FUSE_PACEFS_H
+
+#include "backend/cache/cache.h"
+#include "backend/flush/flusher.h"
+#include "backend/store/store.h"
+#include "fuse/mount.h"
+#include "fuse/options.h"
+#include "fuse/pacer.h"
+#include "fuse/settings.h"
+#include "throttle/throttle.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+struct fnode;
+
+/* One device with all that belongs to it in this room. */
+struct backing {
+	struct device dev;        /* first: backing_of() */
+	struct store store;
+	struct flusher flusher;
+	struct throttle_device throttle;
+	struct device_settings settings;
+	double prior_bytes_per_s; /* believed before anything is measured */
+	uint64_t seen_written, seen_busy_us; /* of dev, as the law last heard of it */
+};
+
+static inline struct backing *backing_of(struct device *dev)
+{
+	return (struct backing *)dev;
+}
+
+struct pacefs {
+	struct options options;
+	struct domain dom;
+	struct domain_settings settings;
+	struct throttle_domain throttle;
+	struct backing backing;   /* of the source; further ones come with cross_devices */
+	struct pacer pacer;
+	struct mount mount;
+	struct fuse_session *session;
+	bool is_root;
+	bool raw_at_root;         /* raw: the mountpoint is a file, and that is the device */
+
+	/* nodes (node.h), the lock guards them */
+	struct fnode *nodes;      /* hash by nodeid */
+	struct fnode *root;
+	struct fnode *fds_head, *fds_tail; /* open and unpinned, least recently used first */
+	unsigned nr_fds, max_fds;
+	bool handles;             /* the source gives file handles */
+
+	/* flush (control.c), the lock guards them */
+	uint64_t flush_started, flush_done;
+	bool flush_running;
+	uint64_t lost_before;     /* errors that a flush has reported */
+
+	int ready_fd;             /* a byte when the mount answers, or -1 */
+	atomic_bool destroyed;    /* DESTROY was handled: all was written */
+};
+
+static inline struct pacefs *pacefs_of_node(struct node *node)
+{
+	return (struct pacefs *)(void *)((char *)node->dom - offsetof(struct pacefs, dom));
+}
+
+static inline struct pacefs *pacefs_of(fuse_req_t req)
+{
+	return fuse_req_userdata(req);
+}
+
+#endif

@@ -1,0 +1,169 @@
+#include "fuse/processes.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "util/log.h"
+
+enum { HOLDERS_SHOWN = 8 };
+
+static bool is_below(const char *path, const char *mountpoint)
+{
+	size_t length = strlen(mountpoint);
+
+	return strncmp(path, mountpoint, length) == 0 &&
+	       (path[length] == '\0' || path[length] == '/');
+}
+
+/* Only the text of the link is looked at: following it could hang on a dead mount. */
+static bool link_is_below(int dir, const char *name, const char *mountpoint)
+{
+	char target[PATH_MAX];
+	ssize_t n = readlinkat(dir, name, target, sizeof(target) - 1);
+
+	if (n < 0)
+		return false;
+	target[n] = '\0';
+	return is_below(target, mountpoint);
+}
+
+static bool fd_is_below(int process, const char *mountpoint)
+{
+	int fd = openat(process, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	struct dirent *entry;
+	bool found = false;
+
+	if (!dir) {
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	while (!found && (entry = readdir(dir)))
+		found = link_is_below(fd, entry->d_name, mountpoint);
+	closedir(dir);
+	return found;
+}
+
+/* How the process holds the mount, or NULL. */
+static const char *holds(int process, const char *mountpoint)
+{
+	if (link_is_below(process, "cwd", mountpoint))
+		return "is in it";
+	if (link_is_below(process, "root", mountpoint))
+		return "has its root in it";
+	if (link_is_below(process, "exe", mountpoint))
+		return "runs from it";
+	return fd_is_below(process, mountpoint) ? "has a file open" : NULL;
+}
+
+static void read_comm(int process, char *comm, size_t size)
+{
+	int fd = openat(process, "comm", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : read(fd, comm, size - 1);
+
+	comm[n > 0 ? n : 0] = '\0';
+	comm[strcspn(comm, "\n")] = '\0';
+	if (fd >= 0)
+		close(fd);
+}
+
+unsigned int processes_name_holders(const char *mountpoint)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *entry;
+	unsigned int nr = 0;
+	char comm[64];
+
+	while (proc && (entry = readdir(proc))) {
+		if (!isdigit((unsigned char)entry->d_name[0]))
+			continue;
+		int process = openat(
+			dirfd(proc), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		const char *how = process < 0 ? NULL : holds(process, mountpoint);
+		if (how && nr++ < HOLDERS_SHOWN) {
+			read_comm(process, comm, sizeof(comm));
+			log_error("%s[%s] %s", comm, entry->d_name, how);
+		}
+		if (process >= 0)
+			close(process);
+	}
+	if (proc)
+		closedir(proc);
+	if (nr > HOLDERS_SHOWN)
+		log_error("and %u more", nr - HOLDERS_SHOWN);
+	return nr;
+}
+
+int processes_open_daemon(pid_t pid)
+{
+	char path[32];
+
+	if (pid <= 0)
+		return -1;
+	snprintf(path, sizeof(path), "/proc/%d", pid);
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+	int process = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	bool ours = process >= 0 && fd_is_below(process, "/dev/fuse");
+	if (process >= 0)
+		close(process);
+	if (pidfd >= 0 && !ours) {
+		close(pidfd);
+		pidfd = -1;
+	}
+	return pidfd;
+}
+
+void processes_wait_end(int daemon)
+{
+	struct pollfd end = {.fd = daemon, .events = POLLIN};
+	bool said = false;
+
+	while (poll(&end, 1, 1000) <= 0) {
+		if (!said)
+			fputs("waiting for the daemon to end\n", stderr);
+		said = true;
+	}
+}
+
+/* Linux 6.15 and later keep the exit status of a reaped process for those who have a
+ * pidfd. The layout is the first published one; old headers do not have it. */
+struct first_pidfd_info {
+	uint64_t mask;
+	uint64_t cgroupid;
+	uint32_t ids[11];
+	int32_t exit_code;
+};
+#define FIRST_PIDFD_GET_INFO _IOWR(0xFF, 11, struct first_pidfd_info)
+#define FIRST_PIDFD_INFO_EXIT (1u << 3)
+
+int processes_exit_status(int daemon)
+{
+	const struct timespec pause = {.tv_nsec = 10000000};
+
+	/* Reaping is up to its parent; do not wait long for that. */
+	for (int tries = 0; tries < 20; tries++) {
+		struct first_pidfd_info info = {.mask = FIRST_PIDFD_INFO_EXIT};
+
+		if (ioctl(daemon, FIRST_PIDFD_GET_INFO, &info) == 0 &&
+			info.mask & FIRST_PIDFD_INFO_EXIT)
+			return WIFSIGNALED(info.exit_code)
+				       ? 128 + WTERMSIG(info.exit_code)
+				       : WEXITSTATUS(info.exit_code);
+		nanosleep(&pause, NULL);
+	}
+	return 0;
+}

@@ -1,0 +1,24 @@
+/* processes.h - other processes: who holds a mount, and when its daemon has ended. For
+ * commands. */
+#ifndef PACEFS_FUSE_PROCESSES_H
+#define PACEFS_FUSE_PROCESSES_H
+
+#include <sys/types.h>
+
+/* One line on stderr for each process that has a directory or file of the mount open (the
+ * first few). Returns how many there are, of those this user may look into. */
+unsigned int processes_name_holders(const char *mountpoint);
+
+/* The daemon as a descriptor that becomes readable when it has ended; -1 when it cannot
+ * be told. A number from another PID namespace would be somebody else's: only a process
+ * that holds /dev/fuse is believed. */
+int processes_open_daemon(pid_t pid);
+
+/* Wait for that, saying so after a second. */
+void processes_wait_end(int daemon);
+
+/* After that: its exit status, 128 + signal if it was killed; 0 also when the kernel
+ * cannot tell (before Linux 6.15). */
+int processes_exit_status(int daemon);
+
+#endif

@@ -1,0 +1,420 @@
+#include "fuse/session.h"
+
+#include "fuse/node.h"
+#include "fuse/ops.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum {
+	HEADER_BYTES = sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in),
+	/* The largest request that is not a WRITE: SETXATTR of 64 KiB and its name. */
+	OTHER_BYTES = 96 * 1024,
+	READERS_AT_START = 2,
+	READERS_IDLE_MOST = 6,
+	READERS_MOST = 64,
+	/* Waking an idle CPU costs about 90 us, as much as twenty small requests: one reader
+	 * looks again and again for this long after the last request before it sleeps. */
+	SPIN_US = 60,
+};
+
+struct reader {
+	struct session *s;
+	unsigned char *linear;     /* header, and the whole of what is not a WRITE */
+	uint32_t frames[PACER_MAX_FRAMES];
+	unsigned nr_frames;        /* held, from frames[0] */
+	struct iovec iov[PACER_MAX_FRAMES + 1];
+	struct payload payload;
+	bool blocking;
+};
+
+struct session {
+	struct pacefs *p;
+	int fd;
+	unsigned want_frames;      /* per reader */
+	pthread_mutex_t spawn_lock;
+	pthread_cond_t gone;       /* a reader ended */
+	unsigned nr_readers, nr_blocking;
+	atomic_bool spinning, ended;
+	int error;
+};
+
+static _Thread_local struct reader *current;
+static struct session session; /* one mount per process */
+
+static void *reader_main(void *arg);
+
+/* ---- hooks for libfuse ---- */
+
+/* libfuse 3.14 knows no HANDLE_KILLPRIV_V2: the bit goes into the INIT reply on its way out. */
+static void patch_init_reply(const struct iovec *iov, int count)
+{
+	static atomic_bool done;
+
+	if (atomic_load_explicit(&done, memory_order_relaxed) || !current)
+		return;
+	const struct fuse_in_header *in = (const void *)current->linear;
+	if (in->opcode != FUSE_INIT || count < 2 || iov[1].iov_len < sizeof(struct fuse_init_out))
+		return;
+	const struct fuse_init_in *init = (const void *)(current->linear + sizeof(*in));
+	struct fuse_init_out *out = iov[1].iov_base;
+	if (init->flags & FUSE_HANDLE_KILLPRIV_V2) {
+		out->flags |= FUSE_HANDLE_KILLPRIV_V2;
+		out->flags &= ~(uint32_t)FUSE_HANDLE_KILLPRIV;
+	}
+	atomic_store(&done, true);
+}
+
+static ssize_t hook_writev(int fd, struct iovec *iov, int count, void *userdata)
+{
+	patch_init_reply(iov, count);
+	return writev(fd, iov, count);
+}
+
+static ssize_t hook_read(int fd, void *buf, size_t bytes, void *userdata)
+{
+	return read(fd, buf, bytes);
+}
+
+/* ---- readers ---- */
+
+static void spawn_reader(struct session *s)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, 256 * 1024);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	if (pthread_create(&thread, &attr, reader_main, s) == 0)
+		s->nr_readers++;
+	pthread_attr_destroy(&attr);
+}
+
+void session_block_begin(void)
+{
+	struct reader *r = current;
+
+	if (!r || r->blocking)
+		return;
+	r->blocking = true;
+	pthread_mutex_lock(&r->s->spawn_lock);
+	r->s->nr_blocking++;
+	if (r->s->nr_readers - r->s->nr_blocking < 1 && r->s->nr_readers < READERS_MOST)
+		spawn_reader(r->s);
+	pthread_mutex_unlock(&r->s->spawn_lock);
+}
+
+void session_block_end(void)
+{
+	struct reader *r = current;
+
+	if (!r || !r->blocking)
+		return;
+	r->blocking = false;
+	pthread_mutex_lock(&r->s->spawn_lock);
+	r->s->nr_blocking--;
+	pthread_mutex_unlock(&r->s->spawn_lock);
+}
+
+struct payload *session_payload(void)
+{
+	return &current->payload;
+}
+
+static const void *request_body(void)
+{
+	return current->linear + sizeof(struct fuse_in_header);
+}
+
+bool session_write_kills_privs(void)
+{
+	const struct fuse_write_in *in = request_body();
+
+	return in->write_flags & FUSE_WRITE_KILL_SUIDGID;
+}
+
+bool session_open_kills_privs(void)
+{
+	const struct fuse_open_in *in = request_body();
+
+	return in->open_flags & FUSE_OPEN_KILL_SUIDGID;
+}
+
+bool session_setattr_kills_privs(void)
+{
+	const struct fuse_setattr_in *in = request_body();
+
+	return in->valid & FATTR_KILL_SUIDGID;
+}
+
+/* Frames for the next payload; waits for memory when there is none at all. */
+static void refill(struct reader *r)
+{
+	struct session *s = r->s;
+
+	if (r->nr_frames == s->want_frames)
+		return;
+	for (;;) {
+		domain_lock(&s->p->dom);
+		r->nr_frames += cache_alloc(&s->p->dom, s->want_frames - r->nr_frames,
+			r->frames + r->nr_frames);
+		domain_unlock(&s->p->dom);
+		if (r->nr_frames == s->want_frames)
+			return;
+		usleep(1000); /* completions make clean frames */
+	}
+}
+
+static int describe(struct reader *r)
+{
+	const struct arena *a = &r->s->p->dom.arena;
+	int n = 0;
+
+	r->iov[n++] = (struct iovec){.iov_base = r->linear, .iov_len = HEADER_BYTES};
+	for (unsigned i = 0; i < r->nr_frames; i++) {
+		unsigned char *data = arena_data(a, r->frames[i]);
+		struct iovec *last = &r->iov[n - 1];
+		if (n > 1 && (unsigned char *)last->iov_base + last->iov_len == data)
+			last->iov_len += PAGE_BYTES;
+		else
+			r->iov[n++] = (struct iovec){.iov_base = data, .iov_len = PAGE_BYTES};
+	}
+	return n;
+}
+
+static bool would_wait(ssize_t n)
+{
+	return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+/* The next request. Bytes, or -errno (ENODEV: unmounted). */
+static ssize_t receive(struct reader *r)
+{
+	struct session *s = r->s;
+	int nr_iov = describe(r);
+	struct pollfd pfd = {.fd = s->fd, .events = POLLIN};
+
+	for (;;) {
+		ssize_t n = readv(s->fd, r->iov, nr_iov);
+		if (n >= 0)
+			return n;
+		if (errno == EINTR || errno == ENOENT) /* ENOENT: it was interrupted meanwhile */
+			continue;
+		if (!would_wait(n))
+			return -errno;
+		if (!atomic_exchange_explicit(&s->spinning, true, memory_order_acquire)) {
+			uint64_t until = clock_now_us() + SPIN_US;
+			do {
+				n = readv(s->fd, r->iov, nr_iov);
+			} while (would_wait(n) && clock_now_us() < until);
+			int err = errno;
+			atomic_store_explicit(&s->spinning, false, memory_order_release);
+			errno = err;
+			if (n >= 0)
+				return n;
+			if (errno != EINTR && errno != ENOENT && !would_wait(n))
+				return -errno;
+		}
+		if (atomic_load(&s->ended))
+			return -ENODEV;
+		poll(&pfd, 1, 1000);
+	}
+}
+
+/* What is not a WRITE must lie in one piece for libfuse. */
+static int make_linear(struct reader *r, size_t bytes)
+{
+	const struct arena *a = &r->s->p->dom.arena;
+	size_t done = HEADER_BYTES;
+
+	if (bytes > OTHER_BYTES)
+		return -E2BIG;
+	for (unsigned i = 0; done < bytes; i++) {
+		size_t piece = bytes - done < PAGE_BYTES ? bytes - done : PAGE_BYTES;
+		memcpy(r->linear + done, arena_data(a, r->frames[i]), piece);
+		done += piece;
+	}
+	return 0;
+}
+
+static void answer(struct session *s, uint64_t unique, int error)
+{
+	struct fuse_out_header out = {
+		.len = sizeof(out),
+		.error = error,
+		.unique = unique,
+	};
+
+	if (write(s->fd, &out, sizeof(out)) < 0 && errno != ENOENT && errno != ENODEV)
+		log_warn("a reply was not taken: %s", strerror(errno));
+}
+
+static void serve_syncfs(struct session *s, const struct fuse_in_header *in)
+{
+	session_block_begin();
+	int ret = flusher_sync(&s->p->backing.flusher);
+	session_block_end();
+	answer(s, in->unique, ret);
+}
+
+static void serve(struct reader *r, size_t bytes)
+{
+	struct session *s = r->s;
+	const struct fuse_in_header *in = (const void *)r->linear;
+	struct fuse_buf buf = {.mem = r->linear, .size = bytes};
+	unsigned used = 0;
+
+	if (in->opcode == FUSE_WRITE) {
+		const struct fuse_write_in *w = request_body();
+		used = (w->size + PAGE_BYTES - 1) / PAGE_BYTES;
+		r->payload = (struct payload){
+			.offset = w->offset,
+			.bytes = w->size,
+			.nr_frames = used,
+			.frames = r->frames,
+		};
+		if (bytes != HEADER_BYTES + (size_t)w->size || used > r->nr_frames) {
+			answer(s, in->unique, -EIO);
+			return;
+		}
+	} else if (make_linear(r, bytes) < 0) {
+		answer(s, in->unique, -E2BIG);
+		return;
+	}
+	if (in->opcode == FUSE_SYNCFS)
+		serve_syncfs(s, in);
+	else
+		fuse_session_process_buf(s->p->session, &buf);
+	/* Frames that were taken are gone from the front. */
+	unsigned kept = 0;
+	for (unsigned i = 0; i < r->nr_frames; i++)
+		if (i >= used || r->frames[i] != FRAME_NONE)
+			r->frames[kept++] = r->frames[i];
+	r->nr_frames = kept;
+}
+
+static bool surplus(struct session *s)
+{
+	pthread_mutex_lock(&s->spawn_lock);
+	bool leave = s->nr_readers - s->nr_blocking > READERS_IDLE_MOST;
+	if (leave)
+		s->nr_readers--;
+	pthread_mutex_unlock(&s->spawn_lock);
+	return leave;
+}
+
+static void reader_finish(struct reader *r)
+{
+	domain_lock(&r->s->p->dom);
+	for (unsigned i = 0; i < r->nr_frames; i++)
+		cache_free_held(&r->s->p->dom, r->frames[i]);
+	domain_unlock(&r->s->p->dom);
+	free(r->linear);
+	free(r);
+	current = NULL;
+}
+
+static void *reader_main(void *arg)
+{
+	struct session *s = arg;
+	struct reader *r = calloc(1, sizeof(*r));
+	ssize_t n = -ENOMEM;
+	bool left = false;
+
+	if (r)
+		r->linear = aligned_alloc(PAGE_BYTES, OTHER_BYTES);
+	if (r && r->linear) {
+		r->s = s;
+		current = r;
+		/* An own umask and working directory: files are made with the caller's umask. */
+		if (unshare(CLONE_FS) == 0)
+			ops_thread_init();
+		while (!atomic_load_explicit(&s->ended, memory_order_acquire)) {
+			refill(r);
+			n = receive(r);
+			if (n < (ssize_t)sizeof(struct fuse_in_header))
+				break;
+			serve(r, (size_t)n);
+			if (surplus(s)) {
+				left = true;
+				break;
+			}
+		}
+		reader_finish(r);
+	}
+	pthread_mutex_lock(&s->spawn_lock);
+	if (!left) {
+		s->nr_readers--;
+		atomic_store_explicit(&s->ended, true, memory_order_release);
+		if (n < 0 && n != -ENODEV && n != -ECONNABORTED)
+			s->error = (int)n;
+	}
+	pthread_cond_broadcast(&s->gone);
+	pthread_mutex_unlock(&s->spawn_lock);
+	return NULL;
+}
+
+/* ---- lifetime ---- */
+
+int session_create(struct pacefs *p, const struct fuse_lowlevel_ops *ops)
+{
+	static const struct fuse_custom_io io = {.writev = hook_writev, .read = hook_read};
+	char name[] = "pacefs";
+	char *argv[] = {name, NULL};
+	struct fuse_args args = FUSE_ARGS_INIT(1, argv);
+
+	p->session = fuse_session_new(&args, ops, sizeof(*ops), p);
+	if (!p->session)
+		return -ENOMEM;
+	if (fuse_session_custom_io(p->session, &io, p->mount.fuse_fd) != 0) {
+		fuse_session_destroy(p->session);
+		p->session = NULL;
+		return -EINVAL;
+	}
+	int flags = fcntl(p->mount.fuse_fd, F_GETFL);
+	if (flags < 0 || fcntl(p->mount.fuse_fd, F_SETFL, flags | O_NONBLOCK) < 0)
+		return -errno;
+	session.p = p;
+	session.fd = p->mount.fuse_fd;
+	session.want_frames = p->options.max_write / PAGE_BYTES;
+	/* Room for the kernel's least buffer (8 KiB) and for what is not a WRITE. */
+	if (session.want_frames < OTHER_BYTES / PAGE_BYTES)
+		session.want_frames = OTHER_BYTES / PAGE_BYTES;
+	pthread_mutex_init(&session.spawn_lock, NULL);
+	pthread_cond_init(&session.gone, NULL);
+	return 0;
+}
+
+int session_loop(struct pacefs *p)
+{
+	struct session *s = &session;
+
+	pthread_mutex_lock(&s->spawn_lock);
+	for (int i = 0; i < READERS_AT_START; i++)
+		spawn_reader(s);
+	if (s->nr_readers == 0)
+		s->error = -EAGAIN;
+	while (s->nr_readers)
+		pthread_cond_wait(&s->gone, &s->spawn_lock);
+	pthread_mutex_unlock(&s->spawn_lock);
+	return s->error;
+}
+
+void session_destroy(struct pacefs *p)
+{
+	if (p->session)
+		fuse_session_destroy(p->session); /* closes the descriptor */
+	p->session = NULL;
+	p->mount.fuse_fd = -1;
+}

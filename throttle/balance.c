@@ -1,0 +1,169 @@
+/* balance.c - one decision, from the sample to the verdict. */
+#include "throttle/formulas.h"
+
+#include <math.h>
+
+/* Where the device's share counts, the writers of a device above it are looked at more often. */
+static bool exceeded(const struct budget *b)
+{
+	return b->wb_dirty > b->wb_thresh && (b->dirty > b->thresh || b->strict_limit);
+}
+
+static double poll_interval(const struct budget *b)
+{
+	if (b->strict_limit)
+		return throttle_poll_interval(b->wb_thresh, b->wb_dirty);
+	return throttle_poll_interval(b->thresh, b->dirty);
+}
+
+static bool position_allows_exempt(const struct budget *b)
+{
+	if (b->strict_limit &&
+		b->wb_dirty >= b->wb_setpoint + (b->wb_thresh - b->wb_setpoint) / 2)
+		return false;
+	return b->dirty < b->setpoint + (b->limit - b->setpoint) / 2;
+}
+
+/* Differs from Linux: a request of at most 64 KiB from a writer far below its share is not held.
+ * The base rate is common to all writers; an append of one page would wait for the bulk copy
+ * beside it. */
+static bool is_small(const struct throttle_device *dev, double rate, double request_pages)
+{
+	return request_pages <= EXEMPT_PAGES && rate < dev->dirty_ratelimit / SCOPE;
+}
+
+static void report_budget(struct throttle_verdict *v, const struct budget *b)
+{
+	v->thresh = b->thresh;
+	v->bg_thresh = b->bg_thresh;
+	v->dirty_limit = b->limit;
+	v->freerun = b->freerun;
+	v->setpoint = b->setpoint;
+	v->wb_thresh = b->wb_thresh;
+	v->wb_bg_thresh = b->wb_bg_thresh;
+	v->wb_setpoint = b->wb_setpoint;
+	v->pos_ratio = b->pos_ratio;
+}
+
+static void report_rates(struct throttle_verdict *v, const struct throttle_device *dev)
+{
+	v->dirty_ratelimit = dev->dirty_ratelimit;
+	v->balanced_dirty_ratelimit = dev->balanced_dirty_ratelimit;
+	v->task_ratelimit = dev->dirty_ratelimit * v->pos_ratio;
+}
+
+/* What one decision is about besides the sample. */
+struct request {
+	double nr_pages;       /* newly dirty */
+	double charge_max;     /* most pages that may stay unpaid after a pause */
+	bool again;            /* there are unpaid pages: look whatever their number */
+	bool small;            /* the writer may be exempt */
+};
+
+/* A request is charged to its last page only where the position can tell how it was meant. When
+ * one request alone moves it across half the scope, the base rate would wind down to nothing;
+ * the gate paces there, and its queue is fair by itself. And a device in its reserve is held back
+ * for what others have piled up: its writers pay for one pause, or it would run dry. */
+static double charge(const struct budget *b, const struct request *req)
+{
+	if (b->strict_limit)
+		return req->nr_pages >= b->wb_thresh - b->wb_setpoint ? 0 : req->charge_max;
+	if (b->wb_dirty < b->wb_thresh / 2)
+		return 0;
+	return req->nr_pages >= b->limit - b->setpoint ? 0 : req->charge_max;
+}
+
+/* Above the freerun ceiling and due for a look. */
+static void pace(struct throttle_device *dev, struct throttle_writer *w, const struct budget *b,
+	const struct throttle_sample *s, const struct request *req, struct throttle_verdict *v)
+{
+	struct pause_bounds bounds;
+
+	if (!req->small)
+		throttle_update_ratelimit(dev, b, s);
+	report_rates(v, dev);
+	bounds = throttle_pause_bounds(b->avg_write_bandwidth, dev->dirty_ratelimit,
+		v->task_ratelimit, throttle_max_pause(b->avg_write_bandwidth, b->wb_dirty));
+	v->min_pause_us = bounds.min_pause_us;
+	v->max_pause_us = bounds.max_pause_us;
+	if (req->small)
+		throttle_exempt(w, s->now_us, v);
+	else
+		throttle_decide(w, s->now_us, v, charge(b, req), bounds.nr_dirtied_pause);
+}
+
+static void pass_freerun(struct throttle_writer *w, uint64_t now_us, double interval)
+{
+	w->paused_when_us = now_us;
+	w->nr_dirtied = 0;
+	w->nr_dirtied_pause = interval;
+}
+
+static bool due(const struct throttle_writer *w, const struct budget *b)
+{
+	double interval = fmax(w->nr_dirtied_pause, 1);
+
+	if (exceeded(b))
+		interval = fmin(interval, POLL_EXCEEDED_PAGES);
+	return w->nr_dirtied >= interval;
+}
+
+static void balance(struct throttle_domain *dom, struct throttle_device *dev,
+	struct throttle_writer *w, const struct throttle_sample *s, struct request req,
+	struct throttle_verdict *ret_verdict)
+{
+	struct throttle_verdict v = {.kind = THROTTLE_UNCHECKED};
+	struct budget global, own, *b = &global;
+	bool capped, freerun, look;
+
+	throttle_follow_limits(dom, dev, s);
+	throttle_budget_domain(&global, dom, dev, s);
+	capped = throttle_budget_cap(&own, dev, s);
+	if (capped && own.pos_ratio < global.pos_ratio)
+		b = &own;
+	else if (!capped)
+		own = global;
+	freerun = global.below_freerun && own.below_freerun;
+	req.small = req.small && position_allows_exempt(&global) && position_allows_exempt(&own);
+
+	w->nr_dirtied += req.nr_pages;
+	look = req.again || due(w, b);
+	v.nr_dirtied = w->nr_dirtied;
+	v.nr_dirtied_pause = w->nr_dirtied_pause;
+	v.capped = b == &own;
+	v.start_background = throttle_over_background(dom, dev, s) || (look && !freerun);
+	report_budget(&v, b);
+	report_rates(&v, dev);
+	if (freerun)
+		v.kind = THROTTLE_FREERUN;
+	if (look && freerun)
+		pass_freerun(w, s->now_us, fmin(poll_interval(&global), poll_interval(&own)));
+	else if (look)
+		pace(dev, w, b, s, &req, &v);
+	*ret_verdict = v;
+}
+
+void throttle_balance(struct throttle_domain *dom, struct throttle_device *dev,
+	struct throttle_writer *w, const struct throttle_sample *s, double nr_pages,
+	double request_pages, struct throttle_verdict *ret_verdict)
+{
+	double pages = fmax(nr_pages, 0);
+	double rate = throttle_writer_rate(w, fmax(pages, request_pages), s->now_us);
+	struct request req = {
+		.nr_pages = pages,
+		.charge_max = pages,
+		.small = is_small(dev, rate, request_pages),
+	};
+
+	w->pay_min = pages / PAUSES_MAX;
+	balance(dom, dev, w, s, req, ret_verdict);
+}
+
+void throttle_balance_again(struct throttle_domain *dom, struct throttle_device *dev,
+	struct throttle_writer *w, const struct throttle_sample *s,
+	struct throttle_verdict *ret_verdict)
+{
+	struct request req = {.charge_max = w->nr_dirtied, .again = true};
+
+	balance(dom, dev, w, s, req, ret_verdict);
+}

@@ -1,0 +1,134 @@
+/* share.c - floating proportions: what part of the domain a device has earned.
+ *
+ * Events are pages whose write finished. Every three seconds all counts are halved, so
+ *
+ *	p_j = sum_i x_ij 2^-(i+1) / sum_i x_i 2^-(i+1)		i = 0: current period
+ *
+ * The domain is halved when somebody looks, a device when it completes something; until then
+ * the reader scales by the periods the device has missed.
+ */
+#include "throttle/formulas.h"
+
+#include <math.h>
+
+#define MISSED_MAX 64 /* after that many halvings nothing is left */
+
+static uint64_t periods_since(const struct throttle_domain *dom, uint64_t now_us)
+{
+	/* with nothing left to halve the clock of the periods stands still */
+	if (dom->completions <= 1)
+		return 0;
+	return elapsed_us(now_us, dom->period_start_us) / SHARE_PERIOD_US;
+}
+
+static double halve(double count, uint64_t periods)
+{
+	return periods >= MISSED_MAX ? 0 : ldexp(count, -(int)periods);
+}
+
+void throttle_age_domain(struct throttle_domain *dom, uint64_t now_us)
+{
+	uint64_t periods = periods_since(dom, now_us);
+
+	/* the 1 it starts with stays: a lone device below its max_ratio would fade otherwise */
+	dom->completions = fmax(halve(dom->completions, periods), 1);
+	dom->period += periods;
+	dom->period_start_us += periods * SHARE_PERIOD_US;
+}
+
+static void age_device(struct throttle_device *dev, const struct throttle_domain *dom)
+{
+	dev->completions = halve(dev->completions, dom->period - dev->period);
+	dev->period = dom->period;
+}
+
+double throttle_proportion(const struct throttle_domain *dom, const struct throttle_device *dev,
+	uint64_t now_us)
+{
+	uint64_t periods = periods_since(dom, now_us);
+	double den = halve(dom->completions, periods);
+	double num = halve(dev->completions, dom->period + periods - dev->period);
+
+	return num / fmax(fmax(den, num), 1);
+}
+
+void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev,
+	double pages, double max_ratio, uint64_t now_us)
+{
+	uint64_t busy = throttle_busy_us(dev, true, now_us);
+	double add = pages;
+
+	/* the time up to this completion was busy, except for what a stall had in excess */
+	dev->idle_us = elapsed_us(now_us, dev->bw_stamp_us) - busy;
+	if (elapsed_us(now_us, dev->progress_us) > GAP_CAP_US)
+		dev->nr_stalls++;
+	dev->progress_us = now_us;
+
+	if (dom->completions <= 1)
+		dom->period_start_us = now_us;
+	throttle_age_domain(dom, now_us);
+	age_device(dev, dom);
+	if (max_ratio < 1) {
+		double room = dom->completions * max_ratio - dev->completions;
+
+		add = clamp(room / (1 - max_ratio), 0, pages);
+	}
+	dev->completions += add;
+	dom->completions += add;
+}
+
+void throttle_device_removed(struct throttle_domain *dom, struct throttle_device *dev,
+	uint64_t now_us)
+{
+	throttle_age_domain(dom, now_us);
+	age_device(dev, dom);
+	dom->completions = fmax(dom->completions - dev->completions, 1);
+	dev->completions = 0;
+}
+
+/* Section 2.2, for a threshold and the quantity that is compared with it: T with D to pace,
+ * B with R to start the flusher. */
+double throttle_device_share(const struct throttle_domain *dom, const struct throttle_device *dev,
+	const struct throttle_sample *s, double thresh, double dirty)
+{
+	double others = clamp(1 - s->sum_min_ratio, 0, 1);
+	double share = thresh * others * throttle_proportion(dom, dev, s->now_us);
+
+	share += thresh * s->min_ratio;
+	/* A device that has completed nothing yet has earned nothing: without the floor its
+	 * writers would be held to a few pages. */
+	if (thresh > dirty)
+		share = fmax(share, (thresh - dirty) / (s->strict_limit ? 100 : SCOPE));
+	/* Differs from Linux: the cap in bytes is compared as it is, not turned into a ratio of a
+	 * threshold that may change. */
+	share = fmin(share, fmin(thresh * s->max_ratio, s->cap_thresh));
+	return fmax(share, 0);
+}
+
+struct throttle_thresholds throttle_device_thresholds(const struct throttle_domain *dom,
+	const struct throttle_device *dev, const struct throttle_sample *s)
+{
+	struct throttle_thresholds wb = {0};
+	double bg = throttle_effective_background(
+		s->thresh, s->bg_thresh, fmax(dev->avg_write_bandwidth, 1));
+
+	wb.thresh = throttle_device_share(dom, dev, s, s->thresh, s->dirty);
+	if (s->thresh > 0)
+		wb.bg_thresh = wb.thresh * bg / s->thresh;
+	return wb;
+}
+
+bool throttle_over_background(const struct throttle_domain *dom,
+	const struct throttle_device *dev, const struct throttle_sample *s)
+{
+	double bg = throttle_effective_background(
+		s->thresh, s->bg_thresh, fmax(dev->avg_write_bandwidth, 1));
+
+	if (s->reclaimable > bg)
+		return true;
+	if (s->wb_reclaimable > throttle_device_share(dom, dev, s, bg, s->reclaimable))
+		return true;
+	if (s->strict_limit && s->wb_dirty > throttle_device_thresholds(dom, dev, s).bg_thresh)
+		return true;
+	return s->wb_reclaimable > s->cap_thresh / 2;
+}
