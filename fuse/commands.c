@@ -527,8 +527,7 @@ static void load_settings(const char *mnt, struct settings *s)
 		 * should. */
 		if (fetch(mnt, *name, value) == 0)
 			settings_assign(s, *name, value, message, sizeof(message));
-	/* Whether somebody chose the background cannot be read: the daemon knows. */
-	s->domain.background_chosen = false;
+	settings_infer_chosen(s);
 }
 
 static int set_one(const char *mnt, const char *name, const char *value)

@@ -193,28 +193,45 @@ static int parse_number(const struct knob *k, const char *value, uint64_t *ret_n
 	return 0;
 }
 
+static uint64_t following_ratio(const struct domain_settings *d)
+{
+	return d->dirty_ratio > 1 ? d->dirty_ratio / 2 : d->dirty_ratio;
+}
+
 /* A background nobody chose stays at half of the limit, so that lowering the limit alone
- * works. The other way round never happens: a limit is a promise and does not move by
- * itself. */
+ * works. */
 static void follow_limit(struct domain_settings *d)
 {
 	if (d->background_chosen)
 		return;
 	d->dirty_background_bytes = d->dirty_bytes / 2;
-	d->dirty_background_ratio =
-		d->dirty_ratio > 1 ? d->dirty_ratio / 2 : d->dirty_ratio;
+	d->dirty_background_ratio = following_ratio(d);
 }
 
 /* A limit in time nobody chose leaves room above the background that somebody did: twice of
  * it, so that setting dirty_background_centisecs alone works. */
+static uint64_t following_centisecs(const struct device_settings *d)
+{
+	uint64_t twice = 2 * d->dirty_background_centisecs;
+
+	if (twice < LIMIT_CENTISECS)
+		return LIMIT_CENTISECS;
+	return twice > CENTISECS_MOST ? 0 : twice; /* 0: as good as none */
+}
+
 static void follow_background(struct device_settings *d)
 {
-	if (d->limit_chosen)
-		return;
-	uint64_t twice = 2 * d->dirty_background_centisecs;
-	d->dirty_centisecs = twice > LIMIT_CENTISECS ? twice : LIMIT_CENTISECS;
-	if (d->dirty_centisecs > CENTISECS_MOST)
-		d->dirty_centisecs = 0; /* as good as none */
+	if (!d->limit_chosen)
+		d->dirty_centisecs = following_centisecs(d);
+}
+
+void settings_infer_chosen(struct settings *s)
+{
+	const struct domain_settings *d = &s->domain;
+
+	s->device.limit_chosen = s->device.dirty_centisecs != following_centisecs(&s->device);
+	s->domain.background_chosen = d->dirty_background_bytes != d->dirty_bytes / 2 ||
+		d->dirty_background_ratio != following_ratio(d);
 }
 
 int settings_assign(struct settings *s, const char *name, const char *value,

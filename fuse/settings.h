@@ -59,6 +59,10 @@ int settings_assign(struct settings *s, const char *name, const char *value, cha
 int settings_check(const struct settings *s, uint64_t cache_bytes, char *message,
 	size_t message_size);
 
+/* Whoever has only read the values cannot know which were chosen. What differs from the one
+ * that would follow must have been. */
+void settings_infer_chosen(struct settings *s);
+
 /* The value as plain text (bytes, centiseconds, percent, 0/1, name) in text.
  * Returns its length, or -ENODATA for an unknown name. */
 int settings_get(const struct settings *s, const char *name, char *text, size_t text_size);

@@ -157,10 +157,46 @@ static void test_background_follows_the_limit_until_chosen(void **state)
 	assert_reads("dirty_background_ratio", "5");
 }
 
+static void test_limit_in_time_follows_the_background_until_chosen(void **state)
+{
+	assert_int_equal(set("dirty_background_centisecs", "200"), 0);
+	assert_reads("dirty_centisecs", "400");
+	assert_int_equal(set("dirty_background_centisecs", "50"), 0);
+	assert_reads("dirty_centisecs", "200"); /* never below the default */
+	assert_int_equal(set("dirty_background_centisecs", "180001"), 0);
+	assert_reads("dirty_centisecs", "0"); /* twice of it is more than may be asked for */
+	assert_int_equal(set("dirty_background_centisecs", "180000"), 0);
+	assert_reads("dirty_centisecs", "360000");
+	assert_int_equal(set("dirty_background_centisecs", "0"), 0);
+	assert_reads("dirty_centisecs", "200");
+	assert_int_equal(set("dirty_centisecs", "300"), 0);
+	assert_int_equal(set("dirty_background_centisecs", "50"), 0);
+	assert_reads("dirty_centisecs", "300");
+	assert_refused("dirty_background_centisecs", "300");
+	assert_reads("dirty_background_centisecs", "50");
+}
+
+static void test_what_was_chosen_is_told_by_the_values(void **state)
+{
+	assert_int_equal(set("dirty_background_centisecs", "150"), 0);
+	assert_int_equal(set("dirty_bytes", "8M"), 0);
+	s.device.limit_chosen = s.domain.background_chosen = true; /* as after reading all */
+	settings_infer_chosen(&s);
+	assert_false(s.device.limit_chosen);
+	assert_false(s.domain.background_chosen);
+	assert_int_equal(set("dirty_centisecs", "400"), 0);
+	assert_int_equal(set("dirty_background_bytes", "1M"), 0);
+	s.device.limit_chosen = s.domain.background_chosen = false;
+	settings_infer_chosen(&s);
+	assert_true(s.device.limit_chosen);
+	assert_true(s.domain.background_chosen);
+}
+
 static void test_background_at_or_above_the_limit(void **state)
 {
-	assert_refused("dirty_background_centisecs", "200");
 	assert_refused("dirty_centisecs", "100");
+	assert_int_equal(set("dirty_centisecs", "200"), 0);
+	assert_refused("dirty_background_centisecs", "200");
 	assert_int_equal(set("dirty_centisecs", "0"), 0);
 	assert_int_equal(set("dirty_background_centisecs", "5000"), 0);
 
@@ -231,6 +267,10 @@ int main(void)
 			test_setting_one_of_a_pair_zeroes_the_other, setup),
 		cmocka_unit_test_setup(
 			test_background_follows_the_limit_until_chosen, setup),
+		cmocka_unit_test_setup(
+			test_limit_in_time_follows_the_background_until_chosen, setup),
+		cmocka_unit_test_setup(
+			test_what_was_chosen_is_told_by_the_values, setup),
 		cmocka_unit_test_setup(test_background_at_or_above_the_limit, setup),
 		cmocka_unit_test_setup(test_unknown_cache_compares_like_with_like, setup),
 		cmocka_unit_test_setup(
