@@ -200,7 +200,7 @@ int control_stats(struct pacefs *p, char *text, size_t size)
 	add_writers(&t, p, now);
 	for (unsigned i = 0; i < p->backing.flusher.nr_lost; i++) {
 		const struct lost_range *l = &p->backing.flusher.lost[i];
-		add(&t, "lost: %s 0x%" PRIx64 " 0x%" PRIx64 "\n", l->name, l->from, l->to);
+		add(&t, "lost: %s %" PRIu64 " %" PRIu64 "\n", l->name, l->from, l->to);
 	}
 	domain_unlock(&p->dom);
 	return (int)(t.at - text);

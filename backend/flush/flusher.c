@@ -303,6 +303,27 @@ static struct flush_plan make_plan(struct flusher *fl, uint64_t now_us)
 
 /* ---- completions ---- */
 
+/* One entry for neighbouring ranges of a file, in whatever order they failed. */
+static void remember_lost(struct flusher *fl, const char *name, uint64_t from, uint64_t to)
+{
+	for (unsigned i = 0; i < fl->nr_lost;) {
+		struct lost_range *l = &fl->lost[i];
+		if (l->from > to || l->to < from || strncmp(l->name, name, sizeof(l->name) - 1)) {
+			i++;
+			continue;
+		}
+		from = l->from < from ? l->from : from;
+		to = l->to > to ? l->to : to;
+		*l = fl->lost[--fl->nr_lost];
+	}
+	if (fl->nr_lost == FLUSH_LOST_KEPT)
+		return;
+	struct lost_range *l = &fl->lost[fl->nr_lost++];
+	snprintf(l->name, sizeof(l->name), "%.255s", name);
+	l->from = from;
+	l->to = to;
+}
+
 /* Takes and drops the lock. */
 static void report_lost(struct flusher *fl, const struct flush_io *io, int err)
 {
@@ -314,12 +335,7 @@ static void report_lost(struct flusher *fl, const struct flush_io *io, int err)
 	log_error("%s: bytes 0x%" PRIx64 "-0x%" PRIx64 " were not written: %s", name, from,
 		from + io->bytes, strerror(err));
 	domain_lock(fl->dev->dom);
-	if (fl->nr_lost < FLUSH_LOST_KEPT) {
-		struct lost_range *l = &fl->lost[fl->nr_lost++];
-		snprintf(l->name, sizeof(l->name), "%.255s", name);
-		l->from = from;
-		l->to = from + io->bytes;
-	}
+	remember_lost(fl, name, from, from + io->bytes);
 }
 
 static void finish_fill(struct flusher *fl, struct flush_io *io, int result)
