@@ -27,6 +27,7 @@ struct options {
 	uint64_t request_bytes;
 	uint64_t rate_bytes_per_s;
 	uint64_t bytes; /* per writer; 0: write for warm_s + run_s */
+	uint64_t wrap_bytes; /* write the same so many bytes over and over; 0: never */
 	double warm_s;
 	double run_s;
 	bool same;
@@ -71,6 +72,7 @@ static void usage(FILE *out)
 	      "  -r, --rate SIZE      most bytes/s of each writer (no limit)\n"
 	      "  -B, --bytes SIZE     instead of a time: each writer writes this and "
 	      "fsyncs\n"
+	      "  -W, --wrap SIZE      start over at the beginning of the file after this\n"
 	      "  -s, --same           one file, each writer in its own 1G region\n"
 	      "  -f, --fsync          fsync at the end\n"
 	      "  -d, --device NAME    count sectors of /sys/block/NAME too (a loop5)\n"
@@ -105,7 +107,8 @@ static struct options parse_options(int argc, char **argv)
 		{"warm", required_argument, NULL, 'w'},
 		{"run", required_argument, NULL, 't'},
 		{"rate", required_argument, NULL, 'r'},
-		{"bytes", required_argument, NULL, 'B'}, {"same", no_argument, NULL, 's'},
+		{"bytes", required_argument, NULL, 'B'},
+		{"wrap", required_argument, NULL, 'W'}, {"same", no_argument, NULL, 's'},
 		{"fsync", no_argument, NULL, 'f'},
 		{"device", required_argument, NULL, 'd'},
 		{"help", no_argument, NULL, 'h'}, {0}};
@@ -113,7 +116,7 @@ static struct options parse_options(int argc, char **argv)
 		.writers = 1, .request_bytes = 4096, .warm_s = 4, .run_s = 16};
 	int c;
 
-	while ((c = getopt_long(argc, argv, "n:b:w:t:r:B:sfd:h", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "n:b:w:t:r:B:W:sfd:h", longs, NULL)) != -1) {
 		switch (c) {
 		case 'n':
 			o.writers = size_arg(optarg);
@@ -132,6 +135,9 @@ static struct options parse_options(int argc, char **argv)
 			break;
 		case 'B':
 			o.bytes = size_arg(optarg);
+			break;
+		case 'W':
+			o.wrap_bytes = size_arg(optarg);
 			break;
 		case 's':
 			o.same = true;
@@ -226,7 +232,8 @@ static int write_all(
 		double before = seconds_now();
 		if (before >= end_s)
 			break;
-		ssize_t n = pwrite(fd, buf, size, start + (off_t)r->bytes);
+		uint64_t at = o->wrap_bytes ? r->bytes % o->wrap_bytes : r->bytes;
+		ssize_t n = pwrite(fd, buf, size, start + (off_t)at);
 		if (n < 0) {
 			error = errno;
 			break;
