@@ -437,10 +437,7 @@ uint32_t cache_begin_writeback(struct node *node, uint64_t index)
 
 	assert(f->state == FRAME_DIRTY);
 	f->state = FRAME_WRITEBACK;
-	mapping_mark(&node->map, index, false);
-	node->nr_dirty--;
-	node->dom->nr_dirty--;
-	node->dev->nr_dirty--;
+	page_undirtied(node, index);
 	node->nr_writeback++;
 	node->dom->nr_writeback++;
 	node->dev->nr_writeback++;
