@@ -219,14 +219,15 @@ void ops_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char
 
 void ops_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
 {
-	struct fnode *fn = ino == NODEID_CONTROL ? NULL : fnode_get(pacefs_of(req), ino);
+	struct pacefs *p = pacefs_of(req);
+	struct fnode *fn = ino == NODEID_CONTROL ? NULL : fnode_get(p, ino);
 
 	if (!fn) {
 		fuse_reply_err(req, ino == NODEID_CONTROL ? EPERM : ESTALE);
 		return;
 	}
 	make(req, parent, &(struct making){.name = name, .old = fn});
-	ops_put(req, fn);
+	fnode_put(p, fn); /* the request is answered: it is gone */
 }
 
 /* ---- taking away ---- */
