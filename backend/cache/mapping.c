@@ -53,15 +53,19 @@ uint32_t mapping_get(const struct mapping *m, uint64_t index)
 static int raise_height(struct mapping *m, uint64_t index)
 {
 	while (m->height == 0 || beyond(m, index)) {
-		struct mapping_level *l = calloc(1, sizeof(*l));
-		if (!l)
-			return -ENOMEM;
-		if (m->root) {
-			l->present = 1;
-			l->dirty = m->root->dirty != 0;
-			l->child[0] = m->root;
+		/* A root without entries serves at any height; below another level it would be
+		 * a child that no removal ever comes by. */
+		if (!m->root || m->root->present) {
+			struct mapping_level *l = calloc(1, sizeof(*l));
+			if (!l)
+				return -ENOMEM;
+			if (m->root) {
+				l->present = 1;
+				l->dirty = m->root->dirty != 0;
+				l->child[0] = m->root;
+			}
+			m->root = l;
 		}
-		m->root = l;
 		m->height++;
 	}
 	return 0;
