@@ -422,6 +422,7 @@ void nodes_finish(struct pacefs *p)
 	struct fnode *fn, *next;
 
 	HASH_ITER(hh, p->nodes, fn, next) {
+		cache_drop(&fn->node); /* nothing but clean pages: all was drained */
 		HASH_DEL(p->nodes, fn);
 		store_file_close(fn->node.file);
 		if (fn->fd >= 0)

@@ -375,6 +375,7 @@ int session_create(struct pacefs *p, const struct fuse_lowlevel_ops *ops)
 	struct fuse_args args = FUSE_ARGS_INIT(1, argv);
 
 	p->session = fuse_session_new(&args, ops, sizeof(*ops), p);
+	fuse_opt_free_args(&args);
 	if (!p->session)
 		return -ENOMEM;
 	if (fuse_session_custom_io(p->session, &io, p->mount.fuse_fd) != 0) {
