@@ -2,6 +2,7 @@
 
 #include "fuse/control.h"
 #include "fuse/session.h"
+#include "fuse/space.h"
 #include "util/log.h"
 
 #include <assert.h>
@@ -32,9 +33,10 @@ int ops_file_get(struct pacefs *p, struct fnode *fn)
 	if (fd >= 0)
 		fnode_fd_put(p, fn);
 	domain_lock(&p->dom);
-	if (ret < 0)
-		node->file_users--;
-	else if (!node->file) {
+	if (ret < 0) {
+		if (--node->file_users == 0)
+			flusher_work(&p->backing.flusher, node);
+	} else if (!node->file) {
 		node->file = file;
 		file = NULL;
 	}
@@ -51,9 +53,7 @@ void ops_file_put(struct pacefs *p, struct fnode *fn)
 	domain_lock(&p->dom);
 	assert(node->file_users);
 	if (--node->file_users == 0) {
-		/* Nobody can ever read it again: what is not written need not be. */
-		if (fn->unlinked)
-			cache_drop(node);
+		fnode_drop_if_dead(fn);
 		flusher_work(&p->backing.flusher, node);
 	}
 	domain_unlock(&p->dom);
@@ -73,6 +73,7 @@ static int take_error(struct pacefs *p, struct open_file *of)
 	domain_lock(&p->dom);
 	if (of->err_seq != node->err_seq) {
 		of->err_seq = node->err_seq;
+		node->err_seen = true;
 		ret = -node->err;
 	}
 	domain_unlock(&p->dom);
@@ -93,7 +94,8 @@ static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info
 	bool have_stat = fstat(node->file->fd, &st) == 0;
 	domain_lock(&p->dom);
 	node_get(node);
-	of->err_seq = node->err_seq;
+	/* An error that nobody has heard of yet is for this one too. */
+	of->err_seq = node->err_seq - (node->err_seq && !node->err_seen);
 	fn->writers_open += of->writes;
 	/* The kernel may keep the pages it has unless the source changed behind us. */
 	fi->keep_cache = 1;
@@ -320,6 +322,19 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 	}
 	if (session_write_kills_privs())
 		ops_kill_privs(p, fn);
+	if (!fi->writepage && !space_is_ample(p, size)) {
+		session_block_begin();
+		ssize_t done = space_write_through(p, fn, session_payload(), fuse_req_ctx(req)->uid);
+		session_block_end();
+		if (done) {
+			if (done < 0)
+				ops_reply(req, (int)done);
+			else
+				fuse_reply_write(req, (size_t)done);
+			fnode_put(p, fn);
+			return;
+		}
+	}
 	pacer_write(p, req, fn, session_payload(), fi->writepage);
 }
 

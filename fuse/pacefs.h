@@ -29,6 +29,9 @@ struct backing {
 	struct throttle_device throttle;
 	struct device_settings settings;
 	double prior_bytes_per_s; /* believed before anything is measured */
+	uint64_t free_bytes, free_bytes_root; /* of the source, as of the last look (space.c) */
+	uint64_t free_written;    /* dev.written then */
+	uint64_t free_look_us;
 	uint64_t seen_written, seen_busy_us; /* of dev, as the law last heard of it */
 };
 
@@ -61,9 +64,16 @@ struct pacefs {
 	bool flush_running;
 	uint64_t lost_before;     /* errors that a flush has reported */
 
+	int lock_fd;              /* the source is ours alone; -1 once all is written */
 	int ready_fd;             /* a byte when the mount answers, or -1 */
-	atomic_bool destroyed;    /* DESTROY was handled: all was written */
+	bool ended;               /* pacefs_end() was here */
+	int status;               /* of the process: 0 when all that was accepted is written */
 };
+
+/* The end, once: write everything, say the verdict, and close whatever keeps the source busy
+ * and locked, so that after umount it can be unmounted, pulled, or served again at once.
+ * Without the lock. */
+void pacefs_end(struct pacefs *p);
 
 static inline struct pacefs *pacefs_of_node(struct node *node)
 {

@@ -82,7 +82,11 @@ static void observe(struct pacefs *p, struct backing *b, uint64_t now_us)
 
 double pacer_limit(const struct pacefs *p)
 {
-	return fmin(p->throttle.dirty_limit, p->backing.throttle.cap_limit);
+	const struct backing *b = &p->backing;
+
+	/* Limits rise at once; the smoothed ones are updated at the next tick. */
+	return fmin(fmax(p->throttle.dirty_limit, p->pacer.thresh),
+		fmax(b->throttle.cap_limit, cap_pages(p, b)));
 }
 
 static uint64_t to_pages(double pages)

@@ -1,0 +1,22 @@
+/* space.h - a full disk is found when a write is accepted, not when it is flushed.
+ *
+ * Every accepted byte is counted against what the source has free. When that comes close to
+ * nothing, what is dirty is written first, and if it is still close the write goes through to
+ * the source before it is answered, so that its error reaches the writer.
+ */
+#ifndef PACEFS_FUSE_SPACE_H
+#define PACEFS_FUSE_SPACE_H
+
+#include "fuse/node.h"
+#include "fuse/pacefs.h"
+
+/* Is there certainly room for these bytes beside all that is not written yet? A few loads, and
+ * once a second a statvfs. Without the lock. */
+bool space_is_ample(struct pacefs *p, uint64_t bytes);
+
+/* There may not be: the whole way of one WRITE near the full mark, blocking. Returns 0 when the
+ * payload may be cached after all; else the bytes written through, or -errno. */
+ssize_t space_write_through(struct pacefs *p, struct fnode *fn, const struct payload *payload,
+	uid_t uid);
+
+#endif
