@@ -333,6 +333,18 @@ static void reply(struct pacefs *p, struct held *h)
 	held_destroy(h);
 }
 
+/* Many writers released together would come back together. The law's virtual time is not
+ * touched, so what is given here is taken back at the writer's next pause. */
+static uint64_t spread(struct pacer *pacer, uint64_t pause_us)
+{
+	enum { FEW = 8 };
+
+	if (pacer->nr_active <= FEW)
+		return pause_us;
+	pacer->spread = pacer->spread * 6364136223846793005ull + 1442695040888963407ull;
+	return pause_us - pause_us / 4 * (pacer->spread >> 48) / 65536;
+}
+
 /* The request leaves the queue or never entered it: held until its deadline, or put on the list
  * of replies to send now. */
 static void settle(struct pacefs *p, struct held *h, uint64_t now_us, struct held **ready)
@@ -343,7 +355,7 @@ static void settle(struct pacefs *p, struct held *h, uint64_t now_us, struct hel
 	pacer->counters.held_pages -= h->queued_us ? h->payload.nr_frames : 0;
 	free_payload(p, &h->payload);
 	h->writer->held--;
-	h->deadline_us = now_us + pause;
+	h->deadline_us = now_us + spread(pacer, pause);
 	if (pause && held_push(pacer, h)) {
 		if (h->deadline_us < pacer->wake_us)
 			pthread_cond_broadcast(&p->dom.progress);

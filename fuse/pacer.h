@@ -76,6 +76,7 @@ struct pacer {
 	uint64_t wake_us;             /* when the thread will look again */
 	uint64_t tick_us;             /* next tick */
 	unsigned nr_active;           /* writers within the last second */
+	uint64_t spread;              /* state of a linear congruential generator */
 	struct throttle_verdict verdict; /* the last one, for stats */
 	struct pacer_counters counters;
 	double thresh, bg_thresh;     /* pages, from the settings */
