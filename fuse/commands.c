@@ -386,9 +386,9 @@ static int run_flush(const struct arguments *args)
 
 /* ---- umount ---- */
 
-static int report_busy(const char *mountpoint, uint64_t errors)
+static int report_busy(const char *mountpoint, pid_t daemon, uint64_t errors)
 {
-	if (processes_name_holders(mountpoint) == 0)
+	if (processes_name_holders(mountpoint, daemon) == 0)
 		log_error("no process found: a mount below it, a loop device, swap or an "
 			  "NFS "
 			  "export may hold it");
@@ -427,7 +427,8 @@ static int unmount_and_wait(const struct arguments *args, const char *mountpoint
 	r = fetch_stats(mountpoint, &stats);
 	if (r < 0)
 		return explain(mountpoint, r);
-	int daemon = processes_open_daemon((pid_t)stats_number(stats, "daemon_pid"));
+	pid_t pid = (pid_t)stats_number(stats, "daemon_pid");
+	int daemon = processes_open_daemon(pid);
 	r = mount_umount(mountpoint, false);
 	if (r == 0 && daemon >= 0) {
 		processes_wait_end(daemon);
@@ -443,7 +444,7 @@ static int unmount_and_wait(const struct arguments *args, const char *mountpoint
 		return verdict(args, state.errors, status);
 	/* fusermount3 does not tell why; being busy is by far the usual reason. */
 	if (r == -EBUSY || (r == -EPERM && geteuid() != 0))
-		return report_busy(mountpoint, state.errors);
+		return report_busy(mountpoint, pid, state.errors);
 	log_error("cannot unmount %s: %s", mountpoint, strerror(-r));
 	return r;
 }

@@ -235,6 +235,26 @@ static void describe_start(const struct pacefs *p)
 		pacer_limit(p) * PAGE_BYTES / 1e6, p->backing.prior_bytes_per_s / 1e6);
 }
 
+void pacefs_end(struct pacefs *p)
+{
+	if (p->ended)
+		return;
+	p->ended = true;
+	int ret = flusher_drain(&p->backing.flusher);
+	if (ret < 0) {
+		log_error("%s: the last sync failed: %s", p->options.source, strerror(-ret));
+		p->backing.dev.errors++;
+	}
+	p->status = verdict(p);
+	mount_destroy(&p->mount, false);
+	flusher_stop(&p->backing.flusher);
+	nodes_close(p);
+	store_finish(&p->backing.store);
+	if (p->lock_fd >= 0)
+		close(p->lock_fd);
+	p->lock_fd = -1;
+}
+
 static int serve(struct pacefs *p, const struct mount_request *req)
 {
 	pthread_t signals;
@@ -243,28 +263,26 @@ static int serve(struct pacefs *p, const struct mount_request *req)
 	if (ret < 0)
 		return ret;
 	ret = session_create(p, &pacefs_ops);
-	if (ret == 0) {
-		if (pthread_create(&signals, NULL, signal_main, p) == 0)
-			pthread_detach(signals);
-		bound_mapped_pages(p);
-		describe_start(p);
-		if (!p->options.foreground)
-			leave_terminal();
-		ret = session_loop(p);
+	if (ret < 0) {
+		log_error("%s: libfuse cannot serve it: %s", p->options.source, strerror(-ret));
+		mount_destroy(&p->mount, true);
+		return ret;
 	}
+	if (pthread_create(&signals, NULL, signal_main, p) == 0)
+		pthread_detach(signals);
+	bound_mapped_pages(p);
+	describe_start(p);
+	if (!p->options.foreground)
+		leave_terminal();
+	ret = session_loop(p);
+	if (ret < 0)
+		log_error("%s: the connection broke: %s", p->options.source, strerror(-ret));
 	/* umount -f, -l and an aborted connection send no DESTROY: what was accepted is written
 	 * all the same. The source stays busy through our descriptors until then. */
 	pacer_stop(p);
-	if (!atomic_load(&p->destroyed)) {
-		int err = flusher_drain(&p->backing.flusher);
-		if (err < 0)
-			log_error("%s: the last sync failed: %s", p->options.source, strerror(-err));
-		if (err < 0 && ret == 0)
-			ret = err;
-	}
-	mount_destroy(&p->mount, false);
+	pacefs_end(p);
 	session_destroy(p);
-	return ret;
+	return ret < 0 ? ret : p->status;
 }
 
 static uint32_t arena_frames(uint64_t cache_bytes)
@@ -291,7 +309,6 @@ static int run(struct pacefs *p)
 		.kernel_options = p->options.kernel_options,
 	};
 	struct stat st, mst;
-	int lock_fd;
 
 	int ret = mount_resolve(p->options.mountpoint, mountpoint, sizeof(mountpoint));
 	if (ret < 0)
@@ -312,7 +329,7 @@ static int run(struct pacefs *p)
 	}
 	block_signals();
 	protect_process(p);
-	ret = mount_check(&req, fd, &lock_fd);
+	ret = mount_check(&req, fd, &p->lock_fd);
 	if (ret < 0)
 		return ret;
 	p->max_fds = 8192;
@@ -331,13 +348,10 @@ static int run(struct pacefs *p)
 	ret = serve(p, &req);
 	if (ret < 0)
 		return ret;
-	flusher_stop(&p->backing.flusher);
-	ret = verdict(p);
 	nodes_finish(p);
-	store_finish(&p->backing.store);
 	device_finish(&p->backing.dev);
 	domain_finish(&p->dom);
-	return ret;
+	return 0;
 }
 
 int main(int argc, char **argv)

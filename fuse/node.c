@@ -417,6 +417,24 @@ int nodes_init(struct pacefs *p, int root_fd)
 	return p->root ? 0 : -ENOMEM;
 }
 
+void nodes_close(struct pacefs *p)
+{
+	struct fnode *fn, *next;
+
+	/* Late FORGETs may free nodes meanwhile: so with the lock, although closing may take a
+	 * while on a network. Nobody else wants it any more. */
+	domain_lock(&p->dom);
+	HASH_ITER(hh, p->nodes, fn, next) {
+		fd_list_remove(p, fn);
+		store_file_close(fn->node.file);
+		fn->node.file = NULL;
+		if (fn->fd >= 0)
+			close(fn->fd);
+		fn->fd = -1;
+	}
+	domain_unlock(&p->dom);
+}
+
 void nodes_finish(struct pacefs *p)
 {
 	struct fnode *fn, *next;

@@ -56,6 +56,8 @@ struct fnode *fnode_create_plain(struct pacefs *p, uint64_t nodeid, int path_fd,
 
 /* Look once whether the source gives handles; make the root node from root_fd. */
 int nodes_init(struct pacefs *p, int root_fd);
+/* Close what they hold of the source. Takes the lock. */
+void nodes_close(struct pacefs *p);
 void nodes_finish(struct pacefs *p);
 
 /* The node of the file behind path_fd (O_PATH), made if it is new; its reference count grows by

@@ -164,17 +164,11 @@ void ops_init(void *userdata, struct fuse_conn_info *conn)
 
 void ops_destroy(void *userdata)
 {
-	struct pacefs *p = userdata;
-
-	/* umount waits for this answer: when it returns, everything is on the device. */
+	/* umount waits for this answer: when it returns, everything is on the device and
+	 * nothing of ours is left. */
 	session_block_begin();
-	int ret = flusher_drain(&p->backing.flusher);
+	pacefs_end(userdata);
 	session_block_end();
-	if (ret < 0)
-		log_error("%s: the last sync failed: %s", p->options.source, strerror(-ret));
-	/* Before the answer, so that nothing of ours is left when umount returns. */
-	mount_destroy(&p->mount, false);
-	atomic_store(&p->destroyed, true);
 }
 
 const struct fuse_lowlevel_ops pacefs_ops = {

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
@@ -81,7 +82,7 @@ static void read_comm(int process, char *comm, size_t size)
 		close(fd);
 }
 
-unsigned int processes_name_holders(const char *mountpoint)
+unsigned int processes_name_holders(const char *mountpoint, pid_t daemon)
 {
 	DIR *proc = opendir("/proc");
 	struct dirent *entry;
@@ -89,7 +90,8 @@ unsigned int processes_name_holders(const char *mountpoint)
 	char comm[64];
 
 	while (proc && (entry = readdir(proc))) {
-		if (!isdigit((unsigned char)entry->d_name[0]))
+		if (!isdigit((unsigned char)entry->d_name[0]) ||
+			(pid_t)strtol(entry->d_name, NULL, 10) == daemon)
 			continue;
 		int process = openat(
 			dirfd(proc), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -6,8 +6,9 @@
 #include <sys/types.h>
 
 /* One line on stderr for each process that has a directory or file of the mount open (the
- * first few). Returns how many there are, of those this user may look into. */
-unsigned int processes_name_holders(const char *mountpoint);
+ * first few). Returns how many there are, of those this user may look into. Not the daemon:
+ * what it holds below a mount over its own source has the same path. */
+unsigned int processes_name_holders(const char *mountpoint, pid_t daemon);
 
 /* The daemon as a descriptor that becomes readable when it has ended; -1 when it cannot
  * be told. A number from another PID namespace would be somebody else's: only a process

@@ -159,7 +159,7 @@ _pacefs_dir() {
 _pacefs_answers() {
 	local type
 	type=$(findmnt -rn -o FSTYPE --mountpoint "$1" | tail -n 1)
-	[[ $type == fuse* ]] && timeout 5 stat -f "$1" >/dev/null
+	[[ $type == fuse* ]] && timeout 5 stat -f "$1" >/dev/null 2>&1
 }
 
 # the launcher failed, or the mount answers (a daemon in the foreground never ends)
@@ -174,7 +174,7 @@ pacefs_start() {
 	dir=$(_pacefs_dir "$mnt")
 	rm -rf "$dir"
 	mkdir -p "$dir"
-	[ -e "$mnt" ] || mkdir -p "$mnt"
+	mkdir -p "$mnt" 2>/dev/null # a dead mount is there, but cannot be seen
 	[ "$mnt" = "$source" ] && [ -n "${PACEFS_PID[$mnt]:-}" ] && return 1
 	setsid python3 "$PACEFS_REPO/tests/lib/reap.py" "$dir/launched" "$PACEFS" "$@" \
 		"$source" "$mnt" ${opts:+-o "$opts"} </dev/null >"$dir/log" 2>&1 &
