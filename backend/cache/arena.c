@@ -121,12 +121,13 @@ void arena_free(struct arena *a, uint32_t frame)
 	struct frame *f = &a->frames[frame];
 
 	assert(f->state != FRAME_FREE);
-	if (f->flags & FRAME_BITMAP)
-		frame_valid_clear(a, frame);
 	if (f->pins) {
+		/* Its readers still need to know which bytes are valid. */
 		f->flags |= FRAME_ZOMBIE;
 		return;
 	}
+	if (f->flags & FRAME_BITMAP)
+		frame_valid_clear(a, frame);
 	f->state = FRAME_FREE;
 	f->flags = 0;
 	a->used[frame / 64] &= ~(1ull << (frame % 64));

@@ -66,6 +66,17 @@ static void evict_one(struct domain *dom)
 	arena_free(&dom->arena, frame);
 }
 
+/* Some frames become free: the oldest clean ones, else new memory. */
+static bool make_room(struct domain *dom)
+{
+	if (dom->clean_head == FRAME_NONE)
+		return arena_grow(&dom->arena) == 0;
+	/* A batch at once, so that what comes free lies together. */
+	for (unsigned i = 0; i < 64 && dom->clean_head != FRAME_NONE; i++)
+		evict_one(dom);
+	return true;
+}
+
 unsigned cache_alloc(struct domain *dom, unsigned n, uint32_t *ret_frames)
 {
 	unsigned got = 0;
@@ -73,15 +84,8 @@ unsigned cache_alloc(struct domain *dom, unsigned n, uint32_t *ret_frames)
 	while (got < n) {
 		unsigned now = arena_alloc(&dom->arena, n - got, ret_frames + got);
 		got += now;
-		if (got == n)
+		if (got == n || (!make_room(dom) && now == 0))
 			break;
-		if (dom->clean_head != FRAME_NONE) {
-			/* A batch at once, so that what comes free lies together. */
-			for (unsigned i = 0; i < 64 && dom->clean_head != FRAME_NONE; i++)
-				evict_one(dom);
-		} else if (arena_grow(&dom->arena) < 0 && now == 0) {
-			break;
-		}
 	}
 	dom->nr_held += got;
 	return got;
@@ -111,6 +115,15 @@ static void tag(struct node *node, struct frame *f)
 	f->flags |= FRAME_TAGGED;
 	node->nr_tagged++;
 	node->dev->nr_tagged++;
+}
+
+/* frame_valid_add(), with room made for the bitmap if it needs one. The frame is not clean. */
+static int valid_add(struct domain *dom, uint32_t frame, unsigned from, unsigned to)
+{
+	while (frame_valid_add(&dom->arena, frame, from, to) < 0)
+		if (!make_room(dom))
+			return -ENOMEM;
+	return 0;
 }
 
 /* A frame of the cache now belongs to this page and is dirty. */
@@ -143,7 +156,8 @@ static void page_undirtied(struct node *node, uint64_t index)
 }
 
 /* frame becomes the page at index. A dirty page there is superseded (its mark and tag go on),
- * a clean one freed, one in writeback orphaned. */
+ * a clean one freed, one in writeback orphaned: a sync waits for that write and not for the
+ * newer page, or a writer that is quick enough would keep it waiting for ever. */
 static int page_replace(struct node *node, uint64_t index, uint32_t frame, bool *ret_was_dirty)
 {
 	struct domain *dom = node->dom;
@@ -161,14 +175,13 @@ static int page_replace(struct node *node, uint64_t index, uint32_t frame, bool 
 		return 0;
 	}
 	struct frame *o = &dom->arena.frames[old];
-	bool tagged = o->flags & FRAME_TAGGED;
-	if (tagged) {
-		o->flags &= (uint8_t)~FRAME_TAGGED;
-		f->flags |= FRAME_TAGGED; /* the counts stay */
-	}
 	if (o->state == FRAME_WRITEBACK) {
 		o->state = FRAME_ORPHAN;
 		return 0;
+	}
+	if (o->flags & FRAME_TAGGED) {
+		o->flags &= (uint8_t)~FRAME_TAGGED;
+		f->flags |= FRAME_TAGGED; /* the counts stay */
 	}
 	if (o->state == FRAME_CLEAN) {
 		clean_remove(dom, old);
@@ -210,7 +223,7 @@ static int page_for_write(struct node *node, uint64_t index, uint32_t *ret_frame
 		memcpy(arena_data(&dom->arena, copy), arena_data(&dom->arena, frame), PAGE_BYTES);
 		for (unsigned at = 0; frame_valid_run(&dom->arena, frame, at, true, &from, &to);
 			at = to) {
-			if (frame_valid_add(&dom->arena, copy, from, to) < 0)
+			if (valid_add(dom, copy, from, to) < 0)
 				goto fail;
 		}
 	}
@@ -257,7 +270,7 @@ int cache_write(struct node *node, uint64_t offset, const void *data, unsigned b
 	if (ret < 0)
 		return ret;
 	bool was_dirty = a->frames[frame].state == FRAME_DIRTY;
-	if (frame_valid_add(a, frame, at, at + bytes) < 0) {
+	if (valid_add(node->dom, frame, at, at + bytes) < 0) {
 		/* No memory for a bitmap. What the page held before is still right. */
 		if (!was_dirty)
 			page_dirtied(node, index, frame, now_us);
@@ -284,7 +297,7 @@ int cache_adopt(struct node *node, uint64_t index, uint32_t frame, unsigned byte
 	*ret_adopted = false;
 	if (bytes < PAGE_BYTES && old != FRAME_NONE)
 		return cache_write(node, offset, arena_data(a, frame), bytes, now_us);
-	if (frame_valid_add(a, frame, 0, bytes) < 0 ||
+	if (valid_add(node->dom, frame, 0, bytes) < 0 ||
 		page_replace(node, index, frame, &was_dirty) < 0)
 		return -ENOMEM;
 	node->dom->nr_held--;
@@ -390,6 +403,13 @@ int cache_punch(struct node *node, uint64_t from, uint64_t to, uint64_t now_us)
 	return 0;
 }
 
+void cache_drop_page(struct node *node, uint64_t index)
+{
+	if (mapping_get(&node->map, index) != FRAME_NONE)
+		page_drop(node, index);
+	node_update_unclean(node);
+}
+
 void cache_drop(struct node *node)
 {
 	drop_from(node, 0, MAPPING_END);
@@ -458,7 +478,9 @@ void cache_end_writeback(struct node *node, uint64_t index, uint32_t frame, int 
 
 	writeback_leaves(node);
 	node->dev->written++;
+	node->ended_seq++;
 	if (f->state == FRAME_ORPHAN) {
+		untag(node, f);
 		arena_free(&node->dom->arena, frame);
 		return;
 	}
@@ -475,6 +497,11 @@ void cache_redirty(struct node *node, uint64_t index, uint32_t frame, uint64_t n
 
 	writeback_leaves(node);
 	if (f->state == FRAME_ORPHAN) {
+		/* Its bytes are in the newer page, which a sync must wait for then. */
+		uint32_t newer = mapping_get(&node->map, index);
+		if (f->flags & FRAME_TAGGED && newer != FRAME_NONE)
+			tag(node, &node->dom->arena.frames[newer]);
+		untag(node, f);
 		arena_free(&node->dom->arena, frame);
 		return;
 	}

@@ -73,16 +73,21 @@ struct node {
 	unsigned nr_fills;          /* reads for partial pages in flight */
 
 	/* what the source still has to be told; done by node work, in this order */
-	bool cut_pending;           /* ftruncate to cut_size before any later write */
-	uint64_t cut_size;
+	bool cut_pending;           /* ftruncate to cut_size before any later write, */
+	uint64_t cut_size;          /* the least of all cuts since the last one below, */
+	uint64_t cut_end;           /* and up to what the last of them left */
 	uint64_t cut_seq;           /* counts cuts, so that one made meanwhile is not lost */
 	bool times_pending;         /* utimensat(mtime) once clean */
+	uint64_t unclean_seq;       /* how often it became unclean: what was read of the source
+				     * is right if it was clean all the time */
+	uint64_t ended_seq;         /* writes ended: each moves the source's mtime */
 	struct timespec mtime, ctime; /* with size: what stat shows while the node is unclean */
 	bool work_queued, work_running;
 	struct node *work_next;
 
 	/* errors of writeback: each open file keeps the err_seq it has reported (errseq) */
 	uint32_t err_seq;
+	bool err_seen;              /* somebody has been told the last one */
 	int err;                    /* the last one, positive errno */
 };
 
@@ -182,13 +187,15 @@ int cache_adopt(struct node *node, uint64_t index, uint32_t frame, unsigned byte
 int cache_truncate(struct node *node, uint64_t size, uint64_t now_us);
 /* Pages wholly inside [from, to) are dropped (dirty ones too), partial ones get zeroes. */
 int cache_punch(struct node *node, uint64_t from, uint64_t to, uint64_t now_us);
+/* The page at index goes, if there is one (it cannot be written). */
+void cache_drop_page(struct node *node, uint64_t index);
 /* All pages go, dirty ones too (the file is gone). */
 void cache_drop(struct node *node);
 /* Clean pages go (the source changed behind us). */
 void cache_invalidate(struct node *node);
 
 /* Everything of the node dirty or in writeback now is tagged: nr_tagged reaches 0 when it
- * is written. */
+ * is written. A page rewritten meanwhile is not waited for again. */
 void cache_tag_node(struct node *node);
 /* The same for all nodes of the device. */
 void cache_tag_device(struct device *dev);

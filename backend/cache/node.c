@@ -105,6 +105,7 @@ void node_update_unclean(struct node *node)
 		return;
 	node->on_unclean = unclean;
 	if (unclean) {
+		node->unclean_seq++;
 		DL_APPEND2(dev->unclean, node, unclean_prev, unclean_next);
 		dev->nr_unclean++;
 		node_get(node);
@@ -147,6 +148,7 @@ void node_move(struct node *node, enum node_place place)
 void node_set_error(struct node *node, int err)
 {
 	node->err_seq++;
+	node->err_seen = false;
 	node->err = err;
 	node->dev->errors++;
 }
