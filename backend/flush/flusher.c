@@ -66,7 +66,7 @@ static void io_prepare(struct flusher *fl, struct flush_io *io)
 	const struct arena *a = &io->node->dom->arena;
 	unsigned skip = io->done;
 
-	if (!io->buffered && !io->fill && io->node->file->fd_direct < 0)
+	if (!io->buffered && !io->fill && !io->node->file->direct)
 		io->buffered = true; /* refused meanwhile */
 	s->offset = (io->index << PAGE_SHIFT_BITS) + io->done;
 	s->bytes = io->bytes - io->done;
@@ -163,7 +163,7 @@ static struct flush_io *start_write(struct flusher *fl, struct node *node, uint6
 	struct domain *dom = node->dom;
 	struct store_file *file = node->file;
 	unsigned first_bytes = page_bytes_in_file(node, index);
-	bool direct = file->fd_direct >= 0 && first_bytes % file->align == 0;
+	bool direct = file->direct && first_bytes % file->align == 0;
 
 	/* Direct and buffered writes of one file are never in flight together: the kernel
 	 * would have to throw away pages that are being written. */
@@ -398,7 +398,7 @@ static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 	int result = io->io.result;
 	struct store_file *file = io->node->file;
 
-	if (result == -EAGAIN || result == -EINTR) {
+	if (result == -EAGAIN || result == -EINTR || result == -ENOMEM) {
 		io->node->dev->retries++;
 		return true;
 	}
@@ -408,7 +408,7 @@ static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 		finish_fill(fl, io, result);
 		return false;
 	}
-	if (result == -EINVAL && !io->buffered && file->fd_direct >= 0) {
+	if (result == -EINVAL && !io->buffered) {
 		store_file_refuse_direct(file);
 		finish_refused(fl, io, now_us);
 		return false;
@@ -417,6 +417,12 @@ static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 		result = -EIO; /* a write that takes nothing will never end */
 	if (result < 0) {
 		io->node->dev->retries++;
+		/* Pages whose writing failed are clean for the kernel: waiting for them again
+		 * would succeed, so they are written again. */
+		if (io->ranged) {
+			io->ranged = false;
+			io->done = 0;
+		}
 		if (++io->attempts < MAX_ATTEMPTS)
 			return true;
 		report_lost(fl, io, -result);

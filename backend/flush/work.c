@@ -43,13 +43,19 @@ static void apply_cut(struct flusher *fl, struct node *node)
 {
 	struct domain *dom = node->dom;
 	uint64_t seq = node->cut_seq;
-	uint64_t size = node->cut_size;
+	uint64_t size = node->cut_size, end = node->cut_end;
 	struct store_file *file = node->file;
 
 	domain_unlock(dom);
 	int ret = file ? store_file_truncate(file, size) : -EBADF;
+	/* Cut, written further on and cut again there: what lies between is a hole, and there
+	 * may be no page left that would bring the size with it. */
+	if (ret == 0 && end > size)
+		ret = store_file_truncate(file, end);
 	domain_lock(dom);
-	if (ret < 0 && ret != -EINTR)
+	if (ret == -EINTR)
+		return;
+	if (ret < 0)
 		source_error(node, "truncate", ret);
 	if (node->cut_seq == seq)
 		node->cut_pending = false;
@@ -57,10 +63,16 @@ static void apply_cut(struct flusher *fl, struct node *node)
 	device_kick(node->dev);
 }
 
+static bool pages_clean(const struct node *node)
+{
+	return node->nr_dirty == 0 && node->nr_writeback == 0;
+}
+
 static void apply_times(struct flusher *fl, struct node *node)
 {
 	struct domain *dom = node->dom;
 	struct timespec mtime = node->mtime;
+	uint64_t ended = node->ended_seq;
 	struct store_file *file = node->file;
 
 	domain_unlock(dom);
@@ -68,24 +80,21 @@ static void apply_times(struct flusher *fl, struct node *node)
 	domain_lock(dom);
 	if (ret < 0)
 		source_error(node, "setting its time", ret);
-	if (node->mtime.tv_sec == mtime.tv_sec && node->mtime.tv_nsec == mtime.tv_nsec)
+	/* A page on its way, or one that arrived meanwhile, moves the source's time again. */
+	if (node->mtime.tv_sec == mtime.tv_sec && node->mtime.tv_nsec == mtime.tv_nsec &&
+		(ret < 0 || (ended == node->ended_seq && pages_clean(node))))
 		node->times_pending = false;
 	node_update_unclean(node);
 }
 
-static bool pages_clean(const struct node *node)
-{
-	return node->nr_dirty == 0 && node->nr_writeback == 0;
-}
-
 /* One thing to do for the node; false when there is nothing (now). */
-static bool work_once(struct flusher *fl, struct node *node, bool times_too)
+static bool work_once(struct flusher *fl, struct node *node)
 {
 	if (node->cut_pending && !node->inflight) {
 		apply_cut(fl, node);
 		return true;
 	}
-	if (node->times_pending && !node->cut_pending && (times_too || pages_clean(node))) {
+	if (node->times_pending && !node->cut_pending && pages_clean(node)) {
 		apply_times(fl, node);
 		return true;
 	}
@@ -102,14 +111,14 @@ static bool work_once(struct flusher *fl, struct node *node, bool times_too)
 	return false;
 }
 
-static void run_work(struct flusher *fl, struct node *node, bool times_too)
+static void run_work(struct flusher *fl, struct node *node)
 {
 	struct domain *dom = node->dom;
 
 	while (node->work_running)
 		wait_progress(dom);
 	node->work_running = true;
-	while (work_once(fl, node, times_too))
+	while (work_once(fl, node))
 		;
 	node->work_running = false;
 	domain_progress(dom);
@@ -118,7 +127,7 @@ static void run_work(struct flusher *fl, struct node *node, bool times_too)
 void flusher_do_work(struct flusher *fl, struct node *node)
 {
 	node_get(node);
-	run_work(fl, node, true);
+	run_work(fl, node);
 	node_put(node);
 }
 
@@ -140,7 +149,7 @@ void *flusher_worker(void *arg)
 		if (!fl->work_head)
 			fl->work_tail = NULL;
 		node->work_queued = false;
-		run_work(fl, node, false);
+		run_work(fl, node);
 		node_put(node);
 	}
 	domain_unlock(dom);
@@ -169,6 +178,7 @@ void flusher_sync_node(struct flusher *fl, struct node *node)
 	while (node->nr_tagged)
 		wait_progress(dom);
 	flusher_settle_cut(fl, node);
+	/* With newer pages on their way the times follow those. */
 	if (node->times_pending)
 		flusher_do_work(fl, node);
 	node_put(node);
@@ -176,12 +186,12 @@ void flusher_sync_node(struct flusher *fl, struct node *node)
 }
 
 /* All that was left to do for other nodes than pages, as of now. */
-static void settle_all(struct flusher *fl, bool times_too)
+static void settle_all(struct flusher *fl)
 {
 	struct device *dev = fl->dev;
 
 	for (struct node *n = dev->unclean; n;) {
-		bool todo = n->cut_pending || (n->times_pending && (times_too || pages_clean(n)));
+		bool todo = n->cut_pending || (n->times_pending && pages_clean(n));
 		if (!todo) {
 			n = n->unclean_next;
 			continue;
@@ -207,7 +217,7 @@ int flusher_sync(struct flusher *fl)
 	device_kick(dev);
 	while (dev->nr_tagged)
 		wait_progress(dev->dom);
-	settle_all(fl, false);
+	settle_all(fl);
 	domain_unlock(dev->dom);
 	return store_sync_all(fl->store);
 }
@@ -220,7 +230,7 @@ int flusher_drain(struct flusher *fl)
 	dev->drain = true;
 	while (dev->nr_unclean || dev->nr_writeback) {
 		device_kick(dev);
-		settle_all(fl, false);
+		settle_all(fl);
 		if (dev->nr_unclean || dev->nr_writeback)
 			wait_progress(dev->dom);
 	}

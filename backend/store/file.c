@@ -78,6 +78,7 @@ static int file_create(struct store *st, int path_fd, struct store_file **ret_fi
 	}
 	if (f->writable && !st->buffered) {
 		f->fd_direct = reopen(path_fd, O_RDWR | O_DIRECT);
+		f->direct = f->fd_direct >= 0;
 		f->align = direct_align(f->fd);
 	}
 	*ret_file = f;
@@ -245,9 +246,7 @@ ssize_t store_file_read(const struct store_file *f, void *buf, size_t bytes, uin
 
 void store_file_refuse_direct(struct store_file *f)
 {
-	if (f->fd_direct >= 0)
-		close(f->fd_direct);
-	f->fd_direct = -1;
+	f->direct = false;
 }
 
 void store_file_probe(struct store_file *f, uint64_t offset, uint64_t bytes)

@@ -26,7 +26,9 @@ struct store;
 struct store_file {
 	struct store *store;
 	int fd;                /* buffered, read-write where permitted */
-	int fd_direct;         /* O_DIRECT, or -1 */
+	int fd_direct;         /* O_DIRECT, or -1; open until the file is closed, because
+				* requests that name it may be under way */
+	bool direct;           /* write through fd_direct */
 	unsigned align;        /* offset and length of direct writes, bytes */
 	bool probed;           /* the first direct write was looked at */
 	bool writable;

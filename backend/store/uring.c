@@ -14,6 +14,7 @@ struct uring_engine {
 	uint64_t kick_value;       /* the eventfd is read into it */
 	bool kick_armed;
 	bool fixed;                /* registered buffers are to be had */
+	bool full;                 /* ... but no more: the next ones would leave a gap */
 	unsigned nr_buffers;
 	struct iovec buffers[MAX_BUFFERS];
 };
@@ -128,11 +129,11 @@ static void uring_add_memory(struct store_engine *e, void *base, size_t bytes)
 	struct iovec *slot = &u->buffers[u->nr_buffers];
 	__u64 tag = 0;
 
-	if (!u->fixed || u->nr_buffers == MAX_BUFFERS)
+	if (!u->fixed || u->full || u->nr_buffers == MAX_BUFFERS)
 		return;
 	*slot = (struct iovec){.iov_base = base, .iov_len = bytes};
 	if (io_uring_register_buffers_update_tag(&u->ring, u->nr_buffers, slot, &tag, 1) < 0)
-		u->fixed = u->nr_buffers > 0; /* what is registered stays in use */
+		u->full = true; /* what is registered stays in use */
 	else
 		u->nr_buffers++;
 }
