@@ -97,7 +97,7 @@ struct fnode *fnode_find(struct pacefs *p, uint64_t nodeid)
 
 static void fd_list_add(struct pacefs *p, struct fnode *fn)
 {
-	if (fn->fd < 0 || fn->fd_pins || fn->handle_bytes == 0 || fn == p->root)
+	if (fn->fd < 0 || fn->fd_pins || fn->handle_bytes == 0)
 		return;
 	DL_APPEND2(p->fds_head, fn, fd_prev, fd_next);
 	p->nr_fds++;
@@ -105,7 +105,7 @@ static void fd_list_add(struct pacefs *p, struct fnode *fn)
 
 static void fd_list_remove(struct pacefs *p, struct fnode *fn)
 {
-	if (fn->fd < 0 || fn->fd_pins || fn->handle_bytes == 0 || fn == p->root)
+	if (fn->fd < 0 || fn->fd_pins || fn->handle_bytes == 0)
 		return;
 	DL_DELETE2(p->fds_head, fn, fd_prev, fd_next);
 	p->nr_fds--;
@@ -200,7 +200,6 @@ int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct s
 			path_fd = -1;
 	} else {
 		node_revive(&fn->node);
-		follow_source(fn, ret_stat);
 		if (fn->fd < 0) {
 			fn->fd = path_fd;
 			fd_list_add(p, fn);
@@ -326,12 +325,26 @@ void fnode_looked_up(struct fnode *fn)
 		node_get(&fn->node);
 }
 
+void fnode_drop_if_dead(struct fnode *fn)
+{
+	struct node *node = &fn->node;
+
+	if (!fn->unlinked || fn->nlookup || node->file_users)
+		return;
+	cache_drop(node);
+	node->times_pending = false;
+	node_update_unclean(node);
+	flusher_work(&backing_of(node->dev)->flusher, node);
+	domain_progress(node->dom);
+}
+
 void fnode_forget(struct pacefs *p, uint64_t nodeid, uint64_t nlookup)
 {
 	domain_lock(&p->dom);
 	struct fnode *fn = fnode_find(p, nodeid);
 	if (fn && fn->nlookup) {
 		fn->nlookup -= nlookup < fn->nlookup ? nlookup : fn->nlookup;
+		fnode_drop_if_dead(fn);
 		if (fn->nlookup == 0)
 			node_put(&fn->node);
 	}
@@ -339,6 +352,17 @@ void fnode_forget(struct pacefs *p, uint64_t nodeid, uint64_t nlookup)
 	domain_unlock(&p->dom);
 	if (dead)
 		nodes_reap(p);
+}
+
+/* The change time never steps back, though ours are finer than those the source gives out a
+ * moment later: NFS clients go by it. Of a clean file ours may be later by that moment only,
+ * or the clock was set back. */
+static bool ctime_is_ours(const struct node *node, const struct stat *st, bool unclean)
+{
+	double ahead = (double)(node->ctime.tv_sec - st->st_ctim.tv_sec) +
+		(double)(node->ctime.tv_nsec - st->st_ctim.tv_nsec) / 1e9;
+
+	return ahead > 0 && (unclean || ahead < 1);
 }
 
 int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
@@ -353,6 +377,7 @@ int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
 	while (ret == 0) {
 		domain_lock(&p->dom);
 		bool was_unclean = node_is_unclean(node);
+		uint64_t seq = node->unclean_seq;
 		domain_unlock(&p->dom);
 		if (fstatat(fd, "", ret_stat, AT_EMPTY_PATH) < 0) {
 			ret = -errno;
@@ -360,23 +385,25 @@ int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
 		}
 		domain_lock(&p->dom);
 		bool unclean = node_is_unclean(node);
+		bool current = unclean || (!was_unclean && seq == node->unclean_seq);
 		if (unclean) {
 			uint64_t blocks = (node->nr_dirty + node->nr_writeback) * (PAGE_BYTES / 512);
 			uint64_t most = (node->size + 511) / 512 + PAGE_BYTES / 512;
 			ret_stat->st_size = (off_t)node->size;
 			ret_stat->st_mtim = node->mtime;
-			ret_stat->st_ctim = node->ctime;
 			/* Not 0 while unwritten: tar and cp would take the file for a hole. */
 			blocks += (uint64_t)ret_stat->st_blocks;
 			ret_stat->st_blocks = (blkcnt_t)(blocks < most ? blocks :
 				(uint64_t)ret_stat->st_blocks < most ? most :
 				(uint64_t)ret_stat->st_blocks);
-		} else if (!was_unclean) {
+		} else if (current) {
 			follow_source(fn, ret_stat);
 		}
+		if (ctime_is_ours(node, ret_stat, unclean))
+			ret_stat->st_ctim = node->ctime;
 		domain_unlock(&p->dom);
-		/* It became clean in between: what was read may be older than that. */
-		if (unclean || !was_unclean)
+		/* It was written and became clean in between: what was read may be older. */
+		if (current)
 			break;
 	}
 	if (fd >= 0)
@@ -411,6 +438,7 @@ int nodes_init(struct pacefs *p, int root_fd)
 	p->root = fnode_create(p, &id, fd, &st);
 	if (p->root) {
 		fd_list_remove(p, p->root);
+		p->root->fd_pins++; /* never closed */
 		node_get(&p->root->node);
 	}
 	domain_unlock(&p->dom);

@@ -39,7 +39,9 @@ struct fnode {
 	int handle_type;
 	unsigned handle_bytes;   /* 0: no handle, fd stays open */
 	unsigned char handle[HANDLE_MAX];
-	bool unlinked;           /* its last name is gone */
+	bool unlinked;           /* its last name is gone: no handle leads to it any more, so
+				  * its descriptor stays pinned */
+	bool no_privs;           /* nothing that a write would take away: set-user-id and so on */
 	uint32_t writers_open;   /* open(2)s for writing */
 	struct timespec seen_mtime; /* of the source when the kernel last cached its pages */
 	uint64_t seen_size;
@@ -81,6 +83,9 @@ void fnode_fd_put(struct pacefs *p, struct fnode *fn);
 
 /* A later request of the kernel may name it: nlookup + 1 with a reference. With the lock. */
 void fnode_looked_up(struct fnode *fn);
+/* When nobody can ever come to it again (no name, no open file, not known to the kernel), what
+ * is not written need not be. With the lock. */
+void fnode_drop_if_dead(struct fnode *fn);
 /* FORGET. Takes the lock. */
 void fnode_forget(struct pacefs *p, uint64_t nodeid, uint64_t nlookup);
 

@@ -65,6 +65,9 @@ static int lookup(struct pacefs *p, struct fnode *dir, const char *name,
 	if (fd < 0)
 		return fd;
 	int ret = check_device(p, fd);
+	/* Without a name it is only for those who have it open, not for a handle of NFS. */
+	if (ret == 0 && strcmp(name, ".") == 0 && dir->unlinked)
+		ret = -ESTALE;
 	if (ret < 0) {
 		close(fd);
 		return ret;
@@ -232,46 +235,54 @@ void ops_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *nam
 
 /* ---- taking away ---- */
 
-/* The node a name stands for now, if it is known and could have unwritten data; referenced. Its
- * descriptor is open from here on, since its last name may go. */
-static struct fnode *victim(struct pacefs *p, struct fnode *dir, const char *name)
+struct victim {
+	struct fnode *fn;      /* NULL: none */
+	int fd;                /* pinned, since the last name may go */
+};
+
+/* The node a name stands for now, before it is taken away. */
+static struct victim victim_get(struct pacefs *p, struct fnode *dir, const char *name)
 {
-	struct fnode *fn;
+	struct victim v = {0};
 	struct stat st;
 
 	int fd = open_child(p, dir, name);
-	if (fd < 0 || fnode_from_fd(p, fd, &fn, &st) < 0)
-		return NULL;
-	if (!S_ISREG(fn->type)) {
-		fnode_put(p, fn);
-		return NULL;
+	if (fd < 0 || fnode_from_fd(p, fd, &v.fn, &st) < 0)
+		return (struct victim){0};
+	v.fd = fnode_fd_get(p, v.fn);
+	if (v.fd < 0) {
+		fnode_put(p, v.fn);
+		return (struct victim){0};
 	}
-	return fn;
+	return v;
 }
 
-/* A name of it was taken away. Was it the last one? Then pages that nobody can read any more
- * are dropped at once, written or not. */
-static void name_is_gone(struct pacefs *p, struct fnode *fn)
+static void victim_put(struct pacefs *p, struct victim v)
+{
+	if (!v.fn)
+		return;
+	fnode_fd_put(p, v.fn);
+	fnode_put(p, v.fn);
+}
+
+/* A name of it was taken away. Was it the last one? Who has it open goes on; when nobody has,
+ * pages that nobody can read any more are dropped, written or not. */
+static void victim_is_gone(struct pacefs *p, struct victim v)
 {
 	struct stat st;
 
-	int fd = fnode_fd_get(p, fn);
-	bool last = fd >= 0 && fstatat(fd, "", &st, AT_EMPTY_PATH) == 0 && st.st_nlink == 0;
-	if (fd >= 0)
-		fnode_fd_put(p, fn);
-	if (last) {
-		domain_lock(&p->dom);
-		fn->unlinked = true;
-		if (fn->node.file_users == 0) {
-			cache_drop(&fn->node);
-			fn->node.times_pending = false;
-			node_update_unclean(&fn->node);
-			flusher_work(&p->backing.flusher, &fn->node);
-		}
-		domain_progress(&p->dom);
-		domain_unlock(&p->dom);
+	if (!v.fn)
+		return;
+	if (!S_ISDIR(v.fn->type) &&
+		(fstatat(v.fd, "", &st, AT_EMPTY_PATH) < 0 || st.st_nlink > 0)) {
+		victim_put(p, v);
+		return;
 	}
-	fnode_put(p, fn);
+	domain_lock(&p->dom);
+	v.fn->unlinked = true; /* and the pin stays */
+	fnode_drop_if_dead(v.fn);
+	domain_unlock(&p->dom);
+	fnode_put(p, v.fn);
 }
 
 static void take_away(fuse_req_t req, fuse_ino_t parent, const char *name, int flags)
@@ -286,15 +297,15 @@ static void take_away(fuse_req_t req, fuse_ino_t parent, const char *name, int f
 	if (!dir)
 		return;
 	session_block_begin();
-	struct fnode *fn = flags ? NULL : victim(p, dir, name);
+	struct victim v = victim_get(p, dir, name);
 	int dirfd = fnode_fd_get(p, dir);
 	int ret = dirfd < 0 ? dirfd : unlinkat(dirfd, name, flags) < 0 ? -errno : 0;
 	if (dirfd >= 0)
 		fnode_fd_put(p, dir);
-	if (fn && ret == 0)
-		name_is_gone(p, fn);
-	else if (fn)
-		fnode_put(p, fn);
+	if (ret == 0)
+		victim_is_gone(p, v);
+	else
+		victim_put(p, v);
 	session_block_end();
 	ops_reply(req, ret);
 	fnode_put(p, dir);
@@ -329,8 +340,10 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 		return;
 	}
 	session_block_begin();
-	struct fnode *old = flags & RENAME_EXCHANGE ? NULL : victim(p, new_dir, new_name);
-	struct fnode *moved = victim(p, dir, name);
+	struct victim old = {0};
+	if (!(flags & RENAME_EXCHANGE))
+		old = victim_get(p, new_dir, new_name);
+	struct victim moved = victim_get(p, dir, name);
 	int from = fnode_fd_get(p, dir), to = fnode_fd_get(p, new_dir);
 	int ret = from < 0 ? from : to < 0 ? to : 0;
 	if (ret == 0 && renameat2(from, name, to, new_name, flags) < 0)
@@ -339,20 +352,19 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 		fnode_fd_put(p, dir);
 	if (to >= 0)
 		fnode_fd_put(p, new_dir);
-	if (ret == 0 && moved && old && moved != old) {
+	if (ret == 0 && moved.fn && old.fn && moved.fn != old.fn) {
 		/* Replacing a file is how programs commit: start writing the new one now, so
 		 * that a crash soon after finds one of the two. */
 		domain_lock(&p->dom);
-		cache_tag_node(&moved->node);
-		device_kick(moved->node.dev);
+		cache_tag_node(&moved.fn->node);
+		device_kick(moved.fn->node.dev);
 		domain_unlock(&p->dom);
 	}
-	if (old && ret == 0 && old != moved)
-		name_is_gone(p, old);
-	else if (old)
-		fnode_put(p, old);
-	if (moved)
-		fnode_put(p, moved);
+	if (ret == 0 && old.fn != moved.fn)
+		victim_is_gone(p, old);
+	else
+		victim_put(p, old);
+	victim_put(p, moved);
 	session_block_end();
 	ops_reply(req, ret);
 	fnode_put(p, new_dir);

@@ -80,38 +80,58 @@ static int take_error(struct pacefs *p, struct open_file *of)
 	return ret;
 }
 
+static bool same_time(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+/* May the kernel keep the pages it has? Not when the source was changed behind us: it has another
+ * size or time than when we last looked, or than what we wrote ourselves. */
+static bool source_as_known(struct pacefs *p, struct fnode *fn)
+{
+	struct node *node = &fn->node;
+	struct stat st;
+	bool same = true;
+
+	domain_lock(&p->dom);
+	bool clean = !node_is_unclean(node);
+	uint64_t seq = node->unclean_seq;
+	domain_unlock(&p->dom);
+	if (!clean || fstat(node->file->fd, &st) < 0)
+		return true;
+	domain_lock(&p->dom);
+	if (!node_is_unclean(node) && seq == node->unclean_seq) {
+		uint64_t size = (uint64_t)st.st_size;
+		same = (same_time(&st.st_mtim, &fn->seen_mtime) && size == fn->seen_size) ||
+			(same_time(&st.st_mtim, &node->mtime) &&
+				(size == node->size || p->backing.store.raw));
+		if (!same)
+			cache_invalidate(node);
+		fn->seen_mtime = st.st_mtim;
+		fn->seen_size = size;
+		if (!p->backing.store.raw)
+			node->size = size;
+	}
+	domain_unlock(&p->dom);
+	return same;
+}
+
 /* The file below is open (a reference of file_users is handed over). */
 static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info *fi)
 {
 	struct open_file *of = calloc(1, sizeof(*of));
 	struct node *node = &fn->node;
-	struct stat st;
 
 	if (!of)
 		return -ENOMEM;
 	of->fn = fn;
 	of->writes = (fi->flags & O_ACCMODE) != O_RDONLY;
-	bool have_stat = fstat(node->file->fd, &st) == 0;
+	fi->keep_cache = source_as_known(p, fn);
 	domain_lock(&p->dom);
 	node_get(node);
 	/* An error that nobody has heard of yet is for this one too. */
 	of->err_seq = node->err_seq - (node->err_seq && !node->err_seen);
 	fn->writers_open += of->writes;
-	/* The kernel may keep the pages it has unless the source changed behind us. */
-	fi->keep_cache = 1;
-	if (have_stat && !node_is_unclean(node)) {
-		if (st.st_mtim.tv_sec != fn->seen_mtime.tv_sec ||
-			st.st_mtim.tv_nsec != fn->seen_mtime.tv_nsec ||
-			(uint64_t)st.st_size != fn->seen_size) {
-			cache_invalidate(node);
-			fi->keep_cache = 0;
-		}
-		fn->seen_mtime = st.st_mtim;
-		fn->seen_size = (uint64_t)st.st_size;
-		node->size = fn->seen_size;
-		if (backing_of(node->dev)->store.raw)
-			node->size = backing_of(node->dev)->store.raw_size;
-	}
 	domain_unlock(&p->dom);
 	fi->noflush = !of->writes;
 	fi->fh = (uintptr_t)of;
@@ -193,8 +213,12 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 		fn = fnode_get(p, e.ino);
 		ret = fn ? ops_file_get(p, fn) : -ESTALE;
 		if (ret == 0) {
-			if (fi->flags & O_TRUNC && e.attr.st_size)
+			if (fi->flags & O_TRUNC && e.attr.st_size) {
+				/* Somebody was faster, and the file is not new. */
 				ret = ops_truncate(p, fn, 0);
+				if (ret == 0)
+					ret = fnode_stat(p, fn, &e.attr);
+			}
 			if (ret == 0)
 				ret = finish_open(p, fn, fi);
 			if (ret < 0)
@@ -423,6 +447,7 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size)
 		if (size < old) {
 			node->cut_size = node->cut_pending && node->cut_size < size ?
 				node->cut_size : size;
+			node->cut_end = size;
 			node->cut_pending = true;
 			node->cut_seq++;
 		}
