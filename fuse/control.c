@@ -119,7 +119,7 @@ static void add_amounts(struct text *t, struct pacefs *p, uint64_t now_us)
 	const struct backing *b = &p->backing;
 	const struct device *dev = &b->dev;
 	double limit = pacer_limit(p);
-	double bw = throttle_reference_bandwidth(&b->throttle, b->prior_bytes_per_s / PAGE_BYTES);
+	double bw = b->reference_bw;
 	uint64_t bg = dev->bg_pages < dev->bg_time_pages ? dev->bg_pages : dev->bg_time_pages;
 
 	add_u64(t, "dirty_bytes", dev->nr_dirty * PAGE_BYTES);
@@ -246,7 +246,7 @@ uint64_t control_flush(struct pacefs *p)
 static ssize_t get_figure(struct pacefs *p, const char *name, char *text, size_t size)
 {
 	const struct backing *b = &p->backing;
-	double bw = throttle_reference_bandwidth(&b->throttle, b->prior_bytes_per_s / PAGE_BYTES);
+	double bw = b->reference_bw;
 	uint64_t value;
 
 	if (strcmp(name, "flush") == 0)

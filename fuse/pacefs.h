@@ -29,6 +29,8 @@ struct backing {
 	struct throttle_device throttle;
 	struct device_settings settings;
 	double prior_bytes_per_s; /* believed before anything is measured */
+	double reference_bw;      /* pages/s that limits in time count with, and ... */
+	double cap_pages;         /* ... the device's own limit, as of the last tick */
 	uint64_t free_bytes, free_bytes_root; /* of the source, as of the last look (space.c) */
 	uint64_t free_written;    /* dev.written then */
 	uint64_t free_look_us;

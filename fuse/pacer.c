@@ -23,20 +23,19 @@ static const double least_time_limit = 1048576.0 / PAGE_BYTES;
 
 /* ---- sample and settings ---- */
 
-static double cap_pages(const struct pacefs *p, const struct backing *b)
+/* The device's own limit, from its settings and the bandwidth now believed. */
+static void set_cap(struct backing *b)
 {
 	double cap = THROTTLE_NO_CAP;
-	double prior = b->prior_bytes_per_s / PAGE_BYTES;
 
+	b->reference_bw = throttle_reference_bandwidth(&b->throttle,
+		b->prior_bytes_per_s / PAGE_BYTES);
 	if (b->settings.max_bytes)
 		cap = (double)b->settings.max_bytes / PAGE_BYTES;
-	if (b->settings.dirty_centisecs) {
-		double bw = throttle_reference_bandwidth(&b->throttle, prior);
-		double timed = fmax(bw * (double)b->settings.dirty_centisecs / 100,
-			least_time_limit);
-		cap = fmin(cap, timed);
-	}
-	return floor(cap);
+	if (b->settings.dirty_centisecs)
+		cap = fmin(cap, fmax(b->reference_bw * (double)b->settings.dirty_centisecs / 100,
+			least_time_limit));
+	b->cap_pages = floor(cap);
 }
 
 static struct throttle_sample make_sample(const struct pacefs *p, const struct backing *b,
@@ -55,7 +54,7 @@ static struct throttle_sample make_sample(const struct pacefs *p, const struct b
 		.wb_writeback = (double)dev->nr_writeback,
 		.wb_written = dev->written,
 		.wb_dirtied = dev->dirtied,
-		.cap_thresh = cap_pages(p, b),
+		.cap_thresh = b->cap_pages,
 		.min_ratio = (double)b->settings.min_ratio / 100,
 		.max_ratio = (double)b->settings.max_ratio / 100,
 		.sum_min_ratio = (double)b->settings.min_ratio / 100,
@@ -86,7 +85,7 @@ double pacer_limit(const struct pacefs *p)
 
 	/* Limits rise at once; the smoothed ones are updated at the next tick. */
 	return fmin(fmax(p->throttle.dirty_limit, p->pacer.thresh),
-		fmax(b->throttle.cap_limit, cap_pages(p, b)));
+		fmax(b->throttle.cap_limit, b->cap_pages));
 }
 
 static uint64_t to_pages(double pages)
@@ -99,8 +98,7 @@ static void set_flush_targets(struct pacefs *p, struct backing *b, const struct 
 {
 	struct throttle_thresholds wb = throttle_device_thresholds(&p->throttle, &b->throttle, s);
 	double bg = fmin(s->bg_thresh, fmin(wb.bg_thresh, s->cap_thresh / 2));
-	double prior = b->prior_bytes_per_s / PAGE_BYTES;
-	double bw = throttle_reference_bandwidth(&b->throttle, prior);
+	double bw = b->reference_bw;
 	struct device *dev = &b->dev;
 	uint64_t cs = b->settings.dirty_background_centisecs;
 
@@ -134,6 +132,7 @@ void pacer_settings_changed(struct pacefs *p)
 	uint64_t now = clock_now_us();
 
 	read_knobs(p);
+	set_cap(&p->backing);
 	struct throttle_sample s = make_sample(p, &p->backing, now);
 	throttle_limits_changed(&p->throttle, &p->backing.throttle, &s);
 	set_flush_targets(p, &p->backing, &s);
@@ -150,7 +149,8 @@ static void tick(struct pacefs *p, uint64_t now_us)
 	struct throttle_sample s = make_sample(p, b, now_us);
 	throttle_tick(&p->throttle, &b->throttle, &s);
 	/* The limit in time follows the bandwidth just measured. */
-	s.cap_thresh = cap_pages(p, b);
+	set_cap(b);
+	s.cap_thresh = b->cap_pages;
 	set_flush_targets(p, b, &s);
 	p->pacer.nr_active = writers_active(&p->pacer.writers, now_us);
 	writers_expire(&p->pacer.writers, now_us);
