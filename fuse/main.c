@@ -189,10 +189,14 @@ static int block_signals(void)
 
 /* Mapped pages are paced by the kernel by the mount's own bdi; it may hold an eighth of our
  * limit, where the kernel has such a knob (6.2). */
-static void bound_mapped_pages(const struct pacefs *p)
+static void bound_mapped_pages(struct pacefs *p)
 {
 	char path[128], value[32];
 	dev_t dev = p->mount.dev;
+
+	domain_lock(&p->dom);
+	double limit = pacer_limit(p);
+	domain_unlock(&p->dom);
 
 	if (dev == 0)
 		return;
@@ -202,7 +206,7 @@ static void bound_mapped_pages(const struct pacefs *p)
 	if (fd < 0)
 		return;
 	int n = snprintf(value, sizeof(value), "%" PRIu64,
-		(uint64_t)(pacer_limit(p) / 8) * PAGE_BYTES);
+		(uint64_t)(limit / 8) * PAGE_BYTES);
 	if (write(fd, value, (size_t)n) < 0)
 		log_debug("%s: %s", path, strerror(errno));
 	close(fd);

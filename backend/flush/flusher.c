@@ -343,17 +343,21 @@ static void finish_fill(struct flusher *fl, struct flush_io *io, int result)
 	struct node *node = io->node;
 	struct domain *dom = node->dom;
 	uint32_t frame = mapping_get(&node->map, io->index);
+	bool wanted = frame != FRAME_NONE && dom->arena.frames[frame].state == FRAME_DIRTY &&
+		dom->arena.frames[frame].flags & FRAME_FILLING &&
+		dom->arena.frames[frame].seq == io->fill_seq;
 
 	node->nr_fills--;
-	if (frame != FRAME_NONE && dom->arena.frames[frame].state == FRAME_DIRTY &&
-		dom->arena.frames[frame].flags & FRAME_FILLING &&
-		dom->arena.frames[frame].seq == io->fill_seq) {
-		/* A page that cannot be completed is written with zeroes where the source
-		 * cannot be read: its own bytes are what was promised. */
-		if (result < 0)
-			node_set_error(node, -result);
+	if (wanted && result >= 0) {
 		cache_fill(node, io->index, frame, arena_data(&dom->arena, io->frames[0]),
-			result < 0 ? 0 : (unsigned)result);
+			(unsigned)result);
+	} else if (wanted) {
+		/* Its other bytes cannot be read: written without them it would destroy what a
+		 * later attempt may still find there. */
+		node_set_error(node, -result);
+		node->dev->lost_bytes += io->bytes;
+		cache_drop_page(node, io->index);
+		report_lost(fl, io, -result);
 	}
 	cache_free_held(dom, io->frames[0]);
 	io_put(fl, io);
@@ -456,12 +460,12 @@ static void prepare_again(struct flusher *fl, struct flush_io *io)
 	io_prepare(fl, io);
 }
 
-static void know_memory(struct flusher *fl)
+static void know_memory(struct flusher *fl, uint32_t nr_frames)
 {
 	const struct arena *a = &fl->dev->dom->arena;
 
 	/* Only what has been grown; a frame number is stable for ever. */
-	while (fl->memory_frames < a->nr_frames) {
+	while (fl->memory_frames < nr_frames) {
 		fl->engine->ops->add_memory(fl->engine, arena_data(a, fl->memory_frames),
 			(size_t)ARENA_SEGMENT_FRAMES * PAGE_BYTES);
 		fl->memory_frames += ARENA_SEGMENT_FRAMES;
@@ -562,11 +566,12 @@ uint64_t flusher_step(struct flusher *fl, struct store_io **done, unsigned nr_do
 			IDLE_WAIT_US : fl->plan.wake_us - now_us;
 	else
 		wait_us = RETRY_WAIT_US;
+	uint32_t nr_frames = dom->arena.nr_frames;
 	fl->dev->asleep = true; /* from here on a kick writes the eventfd */
 	domain_unlock(dom);
 	submit(fl, list);
 	submit(fl, again);
-	know_memory(fl);
+	know_memory(fl, nr_frames);
 	return wait_us < IDLE_WAIT_US ? wait_us : IDLE_WAIT_US;
 }
 
