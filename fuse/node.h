@@ -41,7 +41,9 @@ struct fnode {
 	unsigned char handle[HANDLE_MAX];
 	bool unlinked;           /* its last name is gone: no handle leads to it any more, so
 				  * its descriptor stays pinned */
-	bool no_privs;           /* nothing that a write would take away: set-user-id and so on */
+	bool no_suid, no_caps;   /* nothing there that a write would take away; guarded by the
+				  * kernel's lock of the file, which write, chmod and setxattr
+				  * hold */
 	uint32_t writers_open;   /* open(2)s for writing */
 	struct timespec seen_mtime; /* of the source when the kernel last cached its pages */
 	uint64_t seen_size;

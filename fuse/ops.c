@@ -35,11 +35,6 @@ struct fnode *ops_node(fuse_req_t req, fuse_ino_t ino)
 	return fn;
 }
 
-void ops_put(fuse_req_t req, struct fnode *fn)
-{
-	fnode_put(pacefs_of(req), fn);
-}
-
 void ops_proc_path(char *text, int fd)
 {
 	snprintf(text, OPS_PROC_PATH, "/proc/self/fd/%d", fd);
@@ -114,25 +109,44 @@ void ops_become_self(void)
 	}
 }
 
-void ops_kill_privs(struct pacefs *p, struct fnode *fn)
+static void kill_suid(struct fnode *fn, int fd, const char *path)
+{
+	struct stat st;
+
+	if (fstatat(fd, "", &st, AT_EMPTY_PATH) < 0)
+		return;
+	mode_t mode = st.st_mode & ~(mode_t)S_ISUID;
+	if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
+		mode &= ~(mode_t)S_ISGID;
+	fn->no_suid = mode == st.st_mode || chmod(path, mode & 07777) == 0;
+	if (!fn->no_suid)
+		log_warn("%s: set-user-id could not be cleared: %s", path, strerror(errno));
+}
+
+static void kill_caps(struct fnode *fn, const char *path)
+{
+	/* Asking first: taking away what is not there would still wait for the file's lock
+	 * below, and so for writes in flight. */
+	fn->no_caps = getxattr(path, XATTR_CAPS, NULL, 0) < 0 || removexattr(path, XATTR_CAPS) == 0;
+	if (!fn->no_caps)
+		log_warn("%s: capabilities could not be cleared: %s", path, strerror(errno));
+}
+
+void ops_kill_privs(struct pacefs *p, struct fnode *fn, bool suid_too)
 {
 	char path[OPS_PROC_PATH];
-	struct stat st;
-	int fd = fnode_fd_get(p, fn);
 
+	suid_too = suid_too && !fn->no_suid;
+	if ((!suid_too && fn->no_caps) || p->backing.store.raw)
+		return;
+	int fd = fnode_fd_get(p, fn);
 	if (fd < 0)
 		return;
 	ops_proc_path(path, fd);
-	if (fstatat(fd, "", &st, AT_EMPTY_PATH) == 0) {
-		mode_t mode = st.st_mode & ~(mode_t)S_ISUID;
-		if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
-			mode &= ~(mode_t)S_ISGID;
-		if (mode != st.st_mode && chmod(path, mode & 07777) < 0)
-			log_warn("%s: set-user-id could not be cleared: %s", path, strerror(errno));
-	}
-	if (removexattr(path, "security.capability") < 0 && errno != ENODATA &&
-		errno != EOPNOTSUPP)
-		log_warn("%s: capabilities could not be cleared: %s", path, strerror(errno));
+	if (suid_too)
+		kill_suid(fn, fd, path);
+	if (!fn->no_caps)
+		kill_caps(fn, path);
 	fnode_fd_put(p, fn);
 }
 

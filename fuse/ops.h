@@ -7,6 +7,7 @@
 #include "fuse/pacefs.h"
 
 #define RAW_NAME_MAX 255
+#define XATTR_CAPS "security.capability"
 
 struct open_file {
 	struct fnode *fn;       /* referenced */
@@ -21,7 +22,6 @@ void ops_thread_init(void);
 
 /* The node of a request, referenced; answers ESTALE itself and returns NULL if it is gone. */
 struct fnode *ops_node(fuse_req_t req, fuse_ino_t ino);
-void ops_put(fuse_req_t req, struct fnode *fn);
 /* Answer with -ret, ret <= 0. */
 void ops_reply(fuse_req_t req, int ret);
 
@@ -38,8 +38,11 @@ int ops_file_get(struct pacefs *p, struct fnode *fn);
 void ops_file_put(struct pacefs *p, struct fnode *fn);
 /* Size becomes size, as truncate(2). The file must be open below. 0 or -errno. */
 int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size);
-/* Set-user-id, set-group-id and capabilities go when a write is accepted. */
-void ops_kill_privs(struct pacefs *p, struct fnode *fn);
+/* Capabilities go when a write is accepted, set-user-id and set-group-id if the kernel says that
+ * the caller may not keep them (suid_too). */
+void ops_kill_privs(struct pacefs *p, struct fnode *fn, bool suid_too);
+/* Its content was changed now, by something else than a paced write. With the lock. */
+void ops_touch(struct node *node);
 /* "/proc/self/fd/N" */
 #define OPS_PROC_PATH 32
 void ops_proc_path(char *text, int fd);

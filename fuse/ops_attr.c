@@ -105,14 +105,16 @@ static int set_attributes(struct pacefs *p, struct fnode *fn, const struct stat 
 	if (fd < 0)
 		return fd;
 	ops_proc_path(path, fd);
-	if (session_setattr_kills_privs())
-		ops_kill_privs(p, fn);
+	if (to_set & FUSE_SET_ATTR_SIZE || session_setattr_kills_privs())
+		ops_kill_privs(p, fn, session_setattr_kills_privs());
 	if (to_set & FUSE_SET_ATTR_SIZE)
 		ret = set_size(p, fn, (uint64_t)attr->st_size);
 	if (ret == 0 && to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
 		ret = set_owner(fd, attr, to_set);
-	if (ret == 0 && to_set & FUSE_SET_ATTR_MODE && chmod(path, attr->st_mode & 07777) < 0)
-		ret = -errno;
+	if (ret == 0 && to_set & FUSE_SET_ATTR_MODE) {
+		fn->no_suid = false;
+		ret = chmod(path, attr->st_mode & 07777) < 0 ? -errno : 0;
+	}
 	if (ret == 0 && to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME |
 		FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_MTIME_NOW))
 		ret = set_times(p, fn, path, attr, to_set);
@@ -156,9 +158,20 @@ void ops_statfs(fuse_req_t req, fuse_ino_t ino)
 	struct pacefs *p = pacefs_of(req);
 	struct statvfs vfs;
 
+	if (p->backing.store.raw) {
+		/* All of it is there, and taken. */
+		vfs = (struct statvfs){
+			.f_bsize = PAGE_BYTES,
+			.f_frsize = PAGE_BYTES,
+			.f_blocks = p->backing.store.raw_size / PAGE_BYTES,
+			.f_files = 1,
+			.f_namemax = RAW_NAME_MAX,
+		};
+		fuse_reply_statfs(req, &vfs);
+		return;
+	}
 	session_block_begin();
-	int fd = p->backing.store.raw ? p->backing.store.root_fd : p->backing.store.sync_fd;
-	int ret = fstatvfs(fd, &vfs) < 0 ? -errno : 0;
+	int ret = fstatvfs(p->backing.store.sync_fd, &vfs) < 0 ? -errno : 0;
 	session_block_end();
 	if (ret < 0) {
 		ops_reply(req, ret);
@@ -168,7 +181,7 @@ void ops_statfs(fuse_req_t req, fuse_ino_t ino)
 	domain_lock(&p->dom);
 	uint64_t bytes = (p->dom.nr_dirty + p->dom.nr_writeback) * PAGE_BYTES;
 	domain_unlock(&p->dom);
-	if (!p->backing.store.raw && vfs.f_frsize) {
+	if (vfs.f_frsize) {
 		fsblkcnt_t taken = bytes / vfs.f_frsize;
 		vfs.f_bfree -= taken < vfs.f_bfree ? taken : vfs.f_bfree;
 		vfs.f_bavail -= taken < vfs.f_bavail ? taken : vfs.f_bavail;
@@ -187,14 +200,10 @@ static struct fnode *xattr_begin(fuse_req_t req, fuse_ino_t ino, char *path)
 	if (!fn)
 		return NULL;
 	session_block_begin();
-	int fd = fnode_fd_get(p, fn);
-	int ret = fd < 0 ? fd : 0;
 	/* A symbolic link has no path that does not lead on to its target; a raw device's xattrs
 	 * would be those of its node in /dev. */
-	if (ret == 0 && (S_ISLNK(fn->type) || p->backing.store.raw)) {
-		fnode_fd_put(p, fn);
-		ret = -EOPNOTSUPP;
-	}
+	int fd = S_ISLNK(fn->type) || p->backing.store.raw ? -EOPNOTSUPP : fnode_fd_get(p, fn);
+	int ret = fd < 0 ? fd : 0;
 	if (ret < 0) {
 		session_block_end();
 		ops_reply(req, ret);
@@ -228,6 +237,10 @@ void ops_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *
 	struct fnode *fn = xattr_begin(req, ino, path);
 	if (!fn)
 		return;
+	if (strcmp(name, XATTR_CAPS) == 0)
+		fn->no_caps = false;
+	if (strcmp(name, "system.posix_acl_access") == 0)
+		fn->no_suid = false;
 	int ret = setxattr(path, name, value, size, flags) < 0 ? -errno : 0;
 	xattr_end(req, fn);
 	ops_reply(req, ret);

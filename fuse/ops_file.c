@@ -157,8 +157,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		if (writes && !fn->node.file->writable)
 			ret = p->backing.store.read_only ? -EROFS : -EACCES;
 		if (ret == 0 && fi->flags & O_TRUNC) {
-			if (session_open_kills_privs())
-				ops_kill_privs(p, fn);
+			ops_kill_privs(p, fn, session_open_kills_privs());
 			ret = ops_truncate(p, fn, 0);
 		}
 		if (ret == 0)
@@ -183,8 +182,8 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 	struct fuse_entry_param e;
 	struct fnode *fn = NULL;
 
-	if (control_is_name(parent, name)) {
-		fuse_reply_err(req, EEXIST);
+	if (control_is_name(parent, name) || p->backing.store.raw) {
+		fuse_reply_err(req, p->backing.store.raw ? EPERM : EEXIST);
 		return;
 	}
 	struct fnode *dir = ops_node(req, parent);
@@ -215,6 +214,7 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 		if (ret == 0) {
 			if (fi->flags & O_TRUNC && e.attr.st_size) {
 				/* Somebody was faster, and the file is not new. */
+				ops_kill_privs(p, fn, fuse_req_ctx(req)->uid != 0);
 				ret = ops_truncate(p, fn, 0);
 				if (ret == 0)
 					ret = fnode_stat(p, fn, &e.attr);
@@ -322,7 +322,7 @@ static int refuse_write(struct pacefs *p, struct fnode *fn, uint64_t off, size_t
 		return -ENOSPC;
 	if (off + size > (uint64_t)INT64_MAX)
 		return -EFBIG;
-	return 0;
+	return st->raw || store_file_can_hold(fn->node.file, off + size) ? 0 : -EFBIG;
 }
 
 void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off,
@@ -335,17 +335,16 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 		return;
 	}
 	struct fnode *fn = fnode_get(p, ino);
-	int ret = fn ? refuse_write(p, fn, (uint64_t)off, size) : -ESTALE;
-	if (ret == 0 && !fn->node.file)
-		ret = -EBADF;
+	int ret = !fn ? -ESTALE : !fn->node.file ? -EBADF :
+		refuse_write(p, fn, (uint64_t)off, size);
 	if (ret < 0) {
 		ops_reply(req, ret);
 		if (fn)
 			fnode_put(p, fn);
 		return;
 	}
-	if (session_write_kills_privs())
-		ops_kill_privs(p, fn);
+	if (!fi->writepage)
+		ops_kill_privs(p, fn, session_write_kills_privs());
 	if (!fi->writepage && !space_is_ample(p, size)) {
 		session_block_begin();
 		ssize_t done = space_write_through(p, fn, session_payload(), fuse_req_ctx(req)->uid);
@@ -364,10 +363,18 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 
 static int sync_file(struct pacefs *p, struct open_file *of, bool datasync)
 {
-	flusher_sync_node(&p->backing.flusher, &of->fn->node);
-	int ret = store_file_sync(of->fn->node.file, datasync);
-	int err = take_error(p, of);
-	return ret < 0 ? ret : err;
+	struct node *node = &of->fn->node;
+
+	flusher_sync_node(&p->backing.flusher, node);
+	int ret = store_file_sync(node->file, datasync);
+	if (ret < 0) {
+		/* The source tells its one descriptor once; everybody who has it open is to
+		 * hear it. */
+		domain_lock(&p->dom);
+		node_set_error(node, -ret);
+		domain_unlock(&p->dom);
+	}
+	return take_error(p, of);
 }
 
 void ops_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -403,7 +410,7 @@ void ops_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_in
 
 /* ---- size ---- */
 
-static void touch_now(struct node *node)
+void ops_touch(struct node *node)
 {
 	clock_gettime(CLOCK_REALTIME, &node->mtime);
 	node->ctime = node->mtime;
@@ -423,7 +430,7 @@ static int extend(struct pacefs *p, struct node *node, uint64_t size)
 	domain_lock(&p->dom);
 	if (size > node->size)
 		node->size = size;
-	touch_now(node);
+	ops_touch(node);
 	domain_unlock(&p->dom);
 	return 0;
 }
@@ -451,12 +458,17 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size)
 			node->cut_pending = true;
 			node->cut_seq++;
 		}
-		touch_now(node);
+		ops_touch(node);
 		domain_progress(&p->dom); /* dropped pages made room */
 		flusher_work(&p->backing.flusher, node);
 	}
 	domain_unlock(&p->dom);
 	return ret;
+}
+
+static bool beyond_raw(const struct pacefs *p, uint64_t end)
+{
+	return p->backing.store.raw && end > p->backing.store.raw_size;
 }
 
 static int punch(struct pacefs *p, struct node *node, int mode, off_t offset, off_t length)
@@ -484,6 +496,10 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 		fuse_reply_err(req, EOPNOTSUPP);
 		return;
 	}
+	if (beyond_raw(p, (uint64_t)offset + (uint64_t)length)) {
+		fuse_reply_err(req, ENOSPC);
+		return;
+	}
 	session_block_begin();
 	if (mode & FALLOC_FL_PUNCH_HOLE) {
 		ret = punch(p, node, mode, offset, length);
@@ -499,7 +515,7 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 		uint64_t end = (uint64_t)(offset + length);
 		if (!(mode & FALLOC_FL_KEEP_SIZE) && end > node->size)
 			node->size = end;
-		touch_now(node);
+		ops_touch(node);
 		flusher_work(&p->backing.flusher, node);
 		domain_unlock(&p->dom);
 	}
@@ -507,6 +523,49 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 	ops_reply(req, ret);
 }
 
+/* First cached page at or after off, as an offset; -1 if none. Takes the lock. */
+static off_t next_cached(struct pacefs *p, struct node *node, off_t off)
+{
+	domain_lock(&p->dom);
+	uint64_t i = mapping_next(&node->map, (uint64_t)off >> PAGE_SHIFT_BITS, false);
+	domain_unlock(&p->dom);
+	if (i == MAPPING_END)
+		return -1;
+	off_t at = (off_t)(i << PAGE_SHIFT_BITS);
+	return at > off ? at : off;
+}
+
+/* The cache is asked before the source: a page that has left it meanwhile is in the source. */
+static off_t seek_data(struct pacefs *p, struct node *node, off_t off)
+{
+	off_t cached = next_cached(p, node, off);
+	off_t below = lseek(node->file->fd, off, SEEK_DATA);
+
+	if (below < 0 && errno != ENXIO)
+		return -errno;
+	if (below < 0 || (cached >= 0 && cached < below))
+		below = cached;
+	return below < 0 ? -ENXIO : below;
+}
+
+static off_t seek_hole(struct pacefs *p, struct node *node, off_t off, off_t size)
+{
+	while (off < size) {
+		if (next_cached(p, node, off) == off) {
+			off = (off | (PAGE_BYTES - 1)) + 1;
+			continue;
+		}
+		off_t hole = lseek(node->file->fd, off, SEEK_HOLE);
+		if (hole < 0 && errno != ENXIO)
+			return -errno;
+		if (hole <= off)
+			return off;
+		off = hole;
+	}
+	return size;
+}
+
+/* What is not below yet is data, whatever the source says. */
 void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 	struct fuse_file_info *fi)
 {
@@ -517,24 +576,18 @@ void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 		return;
 	}
 	struct node *node = &open_file_of(fi)->fn->node;
+	session_block_begin();
 	domain_lock(&p->dom);
-	bool unclean = node_is_unclean(node) || node->inflight;
+	flusher_settle_cut(&p->backing.flusher, node);
 	off_t size = (off_t)node->size;
 	domain_unlock(&p->dom);
-	if (unclean) {
-		/* What is not below yet has no extents to ask: all of it is data. */
-		if (off < 0 || off >= size)
-			fuse_reply_err(req, ENXIO);
-		else
-			fuse_reply_lseek(req, whence == SEEK_HOLE ? size : off);
-		return;
-	}
-	session_block_begin();
-	off_t at = lseek(node->file->fd, off, whence);
-	int err = errno;
+	off_t at = off < 0 || off >= size ? -ENXIO :
+		whence == SEEK_HOLE ? seek_hole(p, node, off, size) : seek_data(p, node, off);
 	session_block_end();
 	if (at < 0)
-		fuse_reply_err(req, err);
+		ops_reply(req, (int)at);
+	else if (whence == SEEK_DATA && at >= size)
+		fuse_reply_err(req, ENXIO);
 	else
 		fuse_reply_lseek(req, at);
 }
@@ -545,7 +598,8 @@ void ops_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 {
 	struct pacefs *p = pacefs_of(req);
 
-	if (ino_in == NODEID_CONTROL || ino_out == NODEID_CONTROL) {
+	if (ino_in == NODEID_CONTROL || ino_out == NODEID_CONTROL ||
+		beyond_raw(p, (uint64_t)off_out + len)) {
 		fuse_reply_err(req, EOPNOTSUPP);
 		return;
 	}
@@ -568,7 +622,7 @@ void ops_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 		cache_invalidate(out);
 		if ((uint64_t)off_out + len > out->size)
 			out->size = (uint64_t)off_out + len;
-		touch_now(out);
+		ops_touch(out);
 		flusher_work(&p->backing.flusher, out);
 		domain_unlock(&p->dom);
 	}

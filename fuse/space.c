@@ -1,5 +1,6 @@
 #include "fuse/space.h"
 
+#include "fuse/ops.h"
 #include "fuse/session.h"
 #include "util/clock.h"
 
@@ -104,6 +105,8 @@ ssize_t space_write_through(struct pacefs *p, struct fnode *fn, const struct pay
 		uint64_t end = payload->offset + (uint64_t)done;
 		if (end > node->size)
 			node->size = end;
+		ops_touch(node);
+		flusher_work(&b->flusher, node);
 		domain_unlock(&p->dom);
 	}
 	return done;

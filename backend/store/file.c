@@ -212,6 +212,22 @@ int store_file_set_mtime(struct store_file *f, struct timespec mtime)
 	return f->store->ops->set_mtime(f, mtime);
 }
 
+bool store_file_can_hold(struct store_file *f, uint64_t end)
+{
+	if (end <= __atomic_load_n(&f->reach, __ATOMIC_RELAXED))
+		return true;
+	/* Seeking knows the limit. In large steps, since files grow by small ones. */
+	for (uint64_t more = 1ull << 30; ; more = 0) {
+		if (end + more <= (uint64_t)INT64_MAX &&
+			lseek(f->fd, (off_t)(end + more), SEEK_SET) >= 0) {
+			__atomic_store_n(&f->reach, end + more, __ATOMIC_RELAXED);
+			return true;
+		}
+		if (!more)
+			return false;
+	}
+}
+
 int store_file_sync(struct store_file *f, bool datasync)
 {
 	int ret = datasync ? fdatasync(f->fd) : fsync(f->fd);

@@ -32,6 +32,7 @@ struct store_file {
 	unsigned align;        /* offset and length of direct writes, bytes */
 	bool probed;           /* the first direct write was looked at */
 	bool writable;
+	uint64_t reach;        /* a size it is known to be able to have; atomic */
 };
 
 struct store_ops {
@@ -64,6 +65,9 @@ int store_file_close(struct store_file *f);
 void store_file_name(const struct store_file *f, char *text, size_t size);
 int store_file_truncate(struct store_file *f, uint64_t size);
 int store_file_set_mtime(struct store_file *f, struct timespec mtime);
+/* May it be as large as end? Filesystems have limits, and a write beyond them must be refused
+ * when it is accepted. */
+bool store_file_can_hold(struct store_file *f, uint64_t end);
 /* fsync(2) or fdatasync(2): on the device when it returns 0. */
 int store_file_sync(struct store_file *f, bool datasync);
 /* Everything of the source, as syncfs(2). */

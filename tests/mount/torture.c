@@ -136,17 +136,14 @@ static void fill_random(unsigned char *to, size_t bytes)
 	}
 }
 
-/* Time stamps come from a coarse clock, and the kernel may leave one a tick old as it is. */
+/* Time stamps come from a coarse clock, on a busy machine some ticks behind, and the kernel may
+ * leave one a tick old as it is. A second is less than what a wrong one is off by. */
 static struct timespec coarse_now(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	now.tv_nsec -= 20000000;
-	if (now.tv_nsec < 0) {
-		now.tv_sec--;
-		now.tv_nsec += 1000000000;
-	}
+	now.tv_sec--;
 	return now;
 }
 
