@@ -259,6 +259,18 @@ static void reply_value(fuse_req_t req, const char *value, ssize_t bytes, size_t
 		fuse_reply_buf(req, value, (size_t)bytes);
 }
 
+/* A symbolic link, or anything of a raw device: none, rather than an error in every ls and cp. */
+static bool has_no_xattrs(fuse_req_t req, fuse_ino_t ino)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct fnode *fn = fnode_get(p, ino);
+	bool none = fn && (S_ISLNK(fn->type) || p->backing.store.raw);
+
+	if (fn)
+		fnode_put(p, fn);
+	return none;
+}
+
 void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
 	char path[OPS_PROC_PATH];
@@ -271,7 +283,7 @@ void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 		free(text);
 		return;
 	}
-	if (ino == NODEID_CONTROL) {
+	if (ino == NODEID_CONTROL || has_no_xattrs(req, ino)) {
 		fuse_reply_err(req, ENODATA);
 		return;
 	}
@@ -296,6 +308,10 @@ void ops_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 		ssize_t n = names ? control_list(names, CONTROL_TEXT_MAX) : -ENOMEM;
 		reply_value(req, names, n, size);
 		free(names);
+		return;
+	}
+	if (has_no_xattrs(req, ino)) {
+		reply_value(req, NULL, 0, size);
 		return;
 	}
 	struct fnode *fn = xattr_begin(req, ino, path);

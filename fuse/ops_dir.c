@@ -462,7 +462,7 @@ static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_in
 		return;
 	}
 	if (p->backing.store.raw) {
-		size_t n = raw_readdir(req, buf, size, off);
+		size_t n = raw_readdir(req, buf, size, off, plus);
 		fuse_reply_buf(req, buf, n);
 		free(buf);
 		return;
@@ -499,7 +499,7 @@ void ops_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 void ops_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	struct fuse_file_info *fi)
 {
-	read_dir(req, size, off, fi, !pacefs_of(req)->backing.store.raw);
+	read_dir(req, size, off, fi, true);
 }
 
 void ops_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

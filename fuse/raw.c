@@ -79,7 +79,7 @@ int raw_entry(struct pacefs *p, const char *name, struct fuse_entry_param *ret_e
 	return ret;
 }
 
-size_t raw_readdir(fuse_req_t req, char *buf, size_t size, off_t off)
+size_t raw_readdir(fuse_req_t req, char *buf, size_t size, off_t off, bool plus)
 {
 	struct pacefs *p = pacefs_of(req);
 	const char *names[] = {".", "..", raw_name(p)};
@@ -87,11 +87,14 @@ size_t raw_readdir(fuse_req_t req, char *buf, size_t size, off_t off)
 	size_t used = 0;
 
 	for (; off < 3; off++) {
-		struct stat st = {
-			.st_ino = inos[off],
-			.st_mode = off < 2 ? S_IFDIR : S_IFREG,
+		struct fuse_entry_param e = { /* ino 0: not looked up by this */
+			.attr.st_ino = inos[off],
+			.attr.st_mode = off < 2 ? S_IFDIR : S_IFREG,
 		};
-		size_t n = fuse_add_direntry(req, buf + used, size - used, names[off], &st, off + 1);
+		size_t n = plus ? fuse_add_direntry_plus(req, buf + used, size - used, names[off],
+					  &e, off + 1) :
+			fuse_add_direntry(req, buf + used, size - used, names[off], &e.attr,
+				off + 1);
 		if (n > size - used)
 			break;
 		used += n;
