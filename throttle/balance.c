@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* Where the device's share counts, the writers of a device above it are looked at more often. */
+/* Where the device's share counts, the writers of a device above it are looked at more
+ * often. */
 static bool exceeded(const struct budget *b)
 {
 	return b->wb_dirty > b->wb_thresh && (b->dirty > b->thresh || b->strict_limit);
@@ -24,9 +25,9 @@ static bool position_allows_exempt(const struct budget *b)
 	return b->dirty < b->setpoint + (b->limit - b->setpoint) / 2;
 }
 
-/* Differs from Linux: a request of at most 64 KiB from a writer far below its share is not held.
- * The base rate is common to all writers; an append of one page would wait for the bulk copy
- * beside it. */
+/* Differs from Linux: a request of at most 64 KiB from a writer far below its share is
+ * not held. The base rate is common to all writers; an append of one page would wait for
+ * the bulk copy beside it. */
 static bool is_small(const struct throttle_device *dev, double rate, double request_pages)
 {
 	return request_pages <= EXEMPT_PAGES && rate < dev->dirty_ratelimit / SCOPE;
@@ -54,28 +55,31 @@ static void report_rates(struct throttle_verdict *v, const struct throttle_devic
 
 /* What one decision is about besides the sample. */
 struct request {
-	double nr_pages;       /* newly dirty */
-	double charge_max;     /* most pages that may stay unpaid after a pause */
-	bool again;            /* there are unpaid pages: look whatever their number */
-	bool small;            /* the writer may be exempt */
+	double nr_pages;   /* newly dirty */
+	double charge_max; /* most pages that may stay unpaid after a pause */
+	bool again;	   /* there are unpaid pages: look whatever their number */
+	bool small;	   /* the writer may be exempt */
 };
 
-/* A request is charged to its last page only where the position can tell how it was meant. When
- * one request alone moves it across half the scope, the base rate would wind down to nothing;
- * the gate paces there, and its queue is fair by itself. And a device in its reserve is held back
- * for what others have piled up: its writers pay for one pause, or it would run dry. */
+/* A request is charged to its last page only where the position can tell how it was
+ * meant. When one request alone moves it across half the scope, the base rate would wind
+ * down to nothing; the gate paces there, and its queue is fair by itself. And a device in
+ * its reserve is held back for what others have piled up: its writers pay for one pause,
+ * or it would run dry. */
 static double charge(const struct budget *b, const struct request *req)
 {
 	if (b->strict_limit)
-		return req->nr_pages >= b->wb_thresh - b->wb_setpoint ? 0 : req->charge_max;
+		return req->nr_pages >= b->wb_thresh - b->wb_setpoint ? 0
+								      : req->charge_max;
 	if (b->wb_dirty < b->wb_thresh / 2)
 		return 0;
 	return req->nr_pages >= b->limit - b->setpoint ? 0 : req->charge_max;
 }
 
 /* Above the freerun ceiling and due for a look. */
-static void pace(struct throttle_device *dev, struct throttle_writer *w, const struct budget *b,
-	const struct throttle_sample *s, const struct request *req, struct throttle_verdict *v)
+static void pace(struct throttle_device *dev, struct throttle_writer *w,
+	const struct budget *b, const struct throttle_sample *s,
+	const struct request *req, struct throttle_verdict *v)
 {
 	struct pause_bounds bounds;
 
@@ -83,7 +87,8 @@ static void pace(struct throttle_device *dev, struct throttle_writer *w, const s
 		throttle_update_ratelimit(dev, b, s);
 	report_rates(v, dev);
 	bounds = throttle_pause_bounds(b->avg_write_bandwidth, dev->dirty_ratelimit,
-		v->task_ratelimit, throttle_max_pause(b->avg_write_bandwidth, b->wb_dirty));
+		v->task_ratelimit,
+		throttle_max_pause(b->avg_write_bandwidth, b->wb_dirty));
 	v->min_pause_us = bounds.min_pause_us;
 	v->max_pause_us = bounds.max_pause_us;
 	if (req->small)
@@ -124,7 +129,8 @@ static void balance(struct throttle_domain *dom, struct throttle_device *dev,
 	else if (!capped)
 		own = global;
 	freerun = global.below_freerun && own.below_freerun;
-	req.small = req.small && position_allows_exempt(&global) && position_allows_exempt(&own);
+	req.small = req.small && position_allows_exempt(&global) &&
+		    position_allows_exempt(&own);
 
 	w->nr_dirtied += req.nr_pages;
 	look = req.again || due(w, b);
@@ -137,7 +143,8 @@ static void balance(struct throttle_domain *dom, struct throttle_device *dev,
 	if (freerun)
 		v.kind = THROTTLE_FREERUN;
 	if (look && freerun)
-		pass_freerun(w, s->now_us, fmin(poll_interval(&global), poll_interval(&own)));
+		pass_freerun(
+			w, s->now_us, fmin(poll_interval(&global), poll_interval(&own)));
 	else if (look)
 		pace(dev, w, b, s, &req, &v);
 	*ret_verdict = v;

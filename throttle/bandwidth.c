@@ -23,17 +23,20 @@ void throttle_device_init(struct throttle_device *dev, double first_bw, uint64_t
 }
 
 /* Time since the stamp in which the device was at work: without the gaps between the last
- * completion and the next start, and without what a stall lasted beyond GAP_CAP_US. writeback:
- * something is in flight at now. */
-uint64_t throttle_busy_us(const struct throttle_device *dev, bool writeback, uint64_t now_us)
+ * completion and the next start, and without what a stall lasted beyond GAP_CAP_US.
+ * writeback: something is in flight at now. */
+uint64_t throttle_busy_us(
+	const struct throttle_device *dev, bool writeback, uint64_t now_us)
 {
-	uint64_t since = dev->progress_us > dev->bw_stamp_us ? dev->progress_us : dev->bw_stamp_us;
+	uint64_t since =
+		dev->progress_us > dev->bw_stamp_us ? dev->progress_us : dev->bw_stamp_us;
 	uint64_t whole = elapsed_us(now_us, dev->bw_stamp_us);
 	uint64_t tail = elapsed_us(now_us, since);
 	uint64_t counted = 0, before, gap;
 
 	if (writeback) {
-		before = elapsed_us(since, dev->progress_us); /* part of an older sample */
+		before =
+			elapsed_us(since, dev->progress_us); /* part of an older sample */
 		gap = elapsed_us(now_us, dev->progress_us);
 		before = before < GAP_CAP_US ? before : GAP_CAP_US;
 		gap = gap < GAP_CAP_US ? gap : GAP_CAP_US;
@@ -42,8 +45,8 @@ uint64_t throttle_busy_us(const struct throttle_device *dev, bool writeback, uin
 	return elapsed_us(whole - tail + counted, dev->idle_us);
 }
 
-void throttle_writeback_begins(struct throttle_device *dev, uint64_t wb_written,
-	uint64_t now_us)
+void throttle_writeback_begins(
+	struct throttle_device *dev, uint64_t wb_written, uint64_t now_us)
 {
 	uint64_t busy = throttle_busy_us(dev, false, now_us);
 
@@ -57,10 +60,10 @@ void throttle_writeback_begins(struct throttle_device *dev, uint64_t wb_written,
 	dev->progress_us = now_us;
 }
 
-/* Section 3: bw remembers BW_PERIOD_S, avg follows only where bw has moved away twice in a row.
+/* bw remembers BW_PERIOD_S, avg follows only where bw has moved away twice in a row.
  *
- * Differs from Linux: the eighth that avg moves by is per THROTTLE_INTERVAL_US elapsed, not per
- * call, so that a late tick weighs what it lasted. */
+ * Differs from Linux: the eighth that avg moves by is per THROTTLE_INTERVAL_US elapsed,
+ * not per call, so that a late tick weighs what it lasted. */
 void throttle_bandwidth_step(double *bw, double *avg, double pages, double busy_s)
 {
 	double old = *bw, gain;
@@ -77,8 +80,9 @@ void throttle_bandwidth_step(double *bw, double *avg, double pages, double busy_
 	*avg = fmax(*avg, 1);
 }
 
-/* Differs from Linux: the first two busy seconds are averaged plainly, so a first guess that is
- * wrong by a factor of twenty is gone with the first sample instead of after twelve seconds. */
+/* Differs from Linux: the first two busy seconds are averaged plainly, so a first guess
+ * that is wrong by a factor of twenty is gone with the first sample instead of after
+ * twelve seconds. */
 static void fast_start(struct throttle_device *dev)
 {
 	double bw = fmax(dev->busy_pages / dev->busy_s, 1);
@@ -89,13 +93,13 @@ static void fast_start(struct throttle_device *dev)
 	dev->balanced_dirty_ratelimit = fmin(dev->balanced_dirty_ratelimit, bw);
 }
 
-/* With nothing left to submit the device waited for its writers, and what it did is only a lower
- * bound of what it can. Unless they wait for it in turn: a flusher with a deep queue takes all of
- * a small budget in flight, and there R = 0 goes on for ever.
+/* With nothing left to submit the device waited for its writers, and what it did is only
+ * a lower bound of what it can. Unless they wait for it in turn: a flusher with a deep
+ * queue takes all of a small budget in flight, and there R = 0 goes on for ever.
  *
  * Differs from Linux: there such a sample lowers the estimate all the same. */
-static bool lower_bound(const struct throttle_domain *dom, const struct throttle_device *dev,
-	const struct throttle_sample *s)
+static bool lower_bound(const struct throttle_domain *dom,
+	const struct throttle_device *dev, const struct throttle_sample *s)
 {
 	struct throttle_thresholds wb;
 
@@ -116,21 +120,23 @@ static void measure(struct throttle_device *dev, bool bound, double pages, doubl
 	if (starting)
 		fast_start(dev);
 	else
-		throttle_bandwidth_step(&dev->write_bandwidth, &dev->avg_write_bandwidth, pages,
-			busy_s);
+		throttle_bandwidth_step(
+			&dev->write_bandwidth, &dev->avg_write_bandwidth, pages, busy_s);
 }
 
-static void update_bandwidth(const struct throttle_domain *dom, struct throttle_device *dev,
-	const struct throttle_sample *s)
+static void update_bandwidth(const struct throttle_domain *dom,
+	struct throttle_device *dev, const struct throttle_sample *s)
 {
-	double busy_s = us_to_s(
-		(double)throttle_busy_us(dev, s->wb_writeback > 0, s->now_us));
+	double busy_s =
+		us_to_s((double)throttle_busy_us(dev, s->wb_writeback > 0, s->now_us));
 	double pages = 0;
 
-	/* Too little work to tell: go on collecting, an idle device may take minutes for it. */
+	/* Too little work to tell: go on collecting, an idle device may take minutes for
+	 * it. */
 	if (busy_s < MIN_BUSY_S)
 		return;
-	/* ticks are the caller's timer and may be early; a quarter of an interval is no sample */
+	/* ticks are the caller's timer and may be early; a quarter of an interval is no
+	 * sample */
 	if (elapsed_us(s->now_us, dev->bw_stamp_us) < THROTTLE_INTERVAL_US * 3 / 4)
 		return;
 	if (s->wb_written > dev->written_stamp)
@@ -152,7 +158,7 @@ void throttle_tick(struct throttle_domain *dom, struct throttle_device *dev,
 double throttle_confidence(const struct throttle_device *dev)
 {
 	return clamp(dev->busy_s / FAST_START_S, 0, 1) *
-		clamp(dev->busy_pages / CONFIDENT_PAGES, 0, 1);
+	       clamp(dev->busy_pages / CONFIDENT_PAGES, 0, 1);
 }
 
 double throttle_reference_bandwidth(const struct throttle_device *dev, double prior)

@@ -1,29 +1,31 @@
-/* formulas.h - the single formulas of the law, one function each. Private to throttle/ and its
- * unit test: everybody else calls throttle.h. Units as there; nothing here keeps state.
+/* formulas.h - the single formulas of the law, one function each. Private to throttle/
+ * and its unit test: everybody else calls throttle.h. Units as there; nothing here keeps
+ * state.
  */
 #ifndef PACEFS_THROTTLE_FORMULAS_H
 #define PACEFS_THROTTLE_FORMULAS_H
 
 #include "throttle/throttle.h"
 
-#define SHARE_PERIOD_US 3000000ull   /* half-life of the completion proportions */
-#define BW_PERIOD_S 4.096            /* memory of the bandwidth filter: the kernel's 3 s
-				      * rounded up to a power of two of its ticks */
-#define FAST_START_S 2.0             /* busy time averaged plainly before the filter */
-#define MIN_BUSY_S 0.05              /* shorter samples are mostly granularity */
-#define GAP_CAP_US 1000000ull        /* a longer gap without completions is a stall */
-#define IDLE_CUT_US 1000000ull       /* older stamps are restarted, not measured from */
-#define TICK_US 1000.0               /* the kernel's tick at 1000 Hz */
-#define SCOPE 8.0                    /* the "one eighth" rules */
-#define POLL_PAGES 32.0              /* 128 KiB: first and smallest comfortable interval */
-#define POLL_EXCEEDED_PAGES 8.0      /* while the device is over its share */
-#define POS_RATIO_MAX 16.0           /* cubic 2 x reserve 8 */
-#define SLICE_PAGES 256.0            /* largest slice while writers queue, 1 MiB */
-#define EXEMPT_PAGES 16.0            /* 64 KiB: largest request of a small writer */
-#define PAUSES_MAX 32.0              /* longest hold of one request */
-#define CREDIT_US 1000000.0          /* unused time is forgotten after this much */
+#define SHARE_PERIOD_US 3000000ull /* half-life of the completion proportions */
+/* Memory of the bandwidth filter: the kernel's 3 s, rounded up to a power of two of
+ * ticks. */
+#define BW_PERIOD_S 4.096
+#define FAST_START_S 2.0	/* busy time averaged plainly before the filter */
+#define MIN_BUSY_S 0.05		/* shorter samples are mostly granularity */
+#define GAP_CAP_US 1000000ull	/* a longer gap without completions is a stall */
+#define IDLE_CUT_US 1000000ull	/* older stamps are restarted, not measured from */
+#define TICK_US 1000.0		/* the kernel's tick at 1000 Hz */
+#define SCOPE 8.0		/* the "one eighth" rules */
+#define POLL_PAGES 32.0		/* 128 KiB: first and smallest comfortable interval */
+#define POLL_EXCEEDED_PAGES 8.0 /* while the device is over its share */
+#define POS_RATIO_MAX 16.0	/* cubic 2 x reserve 8 */
+#define SLICE_PAGES 256.0	/* largest slice while writers queue, 1 MiB */
+#define EXEMPT_PAGES 16.0	/* 64 KiB: largest request of a small writer */
+#define PAUSES_MAX 32.0		/* longest hold of one request */
+#define CREDIT_US 1000000.0	/* unused time is forgotten after this much */
 #define RATE_MIN_WINDOW_US 200000ull /* a rate is never judged over less */
-#define RATE_TAU_S 1.0               /* memory of a writer's own rate */
+#define RATE_TAU_S 1.0		     /* memory of a writer's own rate */
 
 static inline double clamp(double x, double lo, double hi)
 {
@@ -55,13 +57,15 @@ struct budget {
 
 struct pause_bounds {
 	double min_pause_us, max_pause_us;
-	double nr_dirtied_pause;       /* next poll interval, may be below 1 */
+	double nr_dirtied_pause; /* next poll interval, may be below 1 */
 };
 
 /* thresholds.c */
 double throttle_effective_background(double thresh, double bg_thresh, double avg);
-double throttle_hard_limit(const struct throttle_domain *dom, const struct throttle_sample *s);
-double throttle_hard_cap(const struct throttle_device *dev, const struct throttle_sample *s);
+double throttle_hard_limit(
+	const struct throttle_domain *dom, const struct throttle_sample *s);
+double throttle_hard_cap(
+	const struct throttle_device *dev, const struct throttle_sample *s);
 double throttle_gate(double limit, double thresh);
 double throttle_follow(double limit, double thresh, double dirty, double elapsed_s);
 void throttle_follow_limits(struct throttle_domain *dom, struct throttle_device *dev,
@@ -73,13 +77,15 @@ bool throttle_budget_cap(struct budget *b, const struct throttle_device *dev,
 
 /* share.c */
 void throttle_age_domain(struct throttle_domain *dom, uint64_t now_us);
-double throttle_proportion(const struct throttle_domain *dom, const struct throttle_device *dev,
-	uint64_t now_us);
-double throttle_device_share(const struct throttle_domain *dom, const struct throttle_device *dev,
-	const struct throttle_sample *s, double thresh, double dirty);
+double throttle_proportion(const struct throttle_domain *dom,
+	const struct throttle_device *dev, uint64_t now_us);
+double throttle_device_share(const struct throttle_domain *dom,
+	const struct throttle_device *dev, const struct throttle_sample *s, double thresh,
+	double dirty);
 
 /* bandwidth.c */
-uint64_t throttle_busy_us(const struct throttle_device *dev, bool writeback, uint64_t now_us);
+uint64_t throttle_busy_us(
+	const struct throttle_device *dev, bool writeback, uint64_t now_us);
 void throttle_bandwidth_step(double *bw, double *avg, double pages, double busy_s);
 
 /* position.c */
@@ -99,11 +105,12 @@ void throttle_update_ratelimit(struct throttle_device *dev, const struct budget 
 /* pause.c */
 double throttle_poll_interval(double thresh, double dirty);
 double throttle_max_pause(double avg, double wb_dirty);
-struct pause_bounds throttle_pause_bounds(double avg, double ratelimit, double task_ratelimit,
-	double max_pause_us);
-void throttle_decide(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v,
-	double charge_max, double next_interval);
-void throttle_exempt(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v);
+struct pause_bounds throttle_pause_bounds(
+	double avg, double ratelimit, double task_ratelimit, double max_pause_us);
+void throttle_decide(struct throttle_writer *w, uint64_t now_us,
+	struct throttle_verdict *v, double charge_max, double next_interval);
+void throttle_exempt(
+	struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v);
 
 /* writer.c */
 double throttle_writer_rate(struct throttle_writer *w, double pages, uint64_t now_us);

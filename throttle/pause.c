@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-#define FIRST_PAUSE_US 10000.0 /* for one writer, and once more per doubling of writers */
-#define RATE_ZERO 1e-6         /* pages/s */
+#define FIRST_PAUSE_US 10000.0 /* once more per doubling of the writers */
+#define RATE_ZERO 1e-6	       /* pages/s */
 
-/* About the square root of the room that is left: the closer to the threshold, the sooner the
- * next look. */
+/* About the square root of the room that is left: the closer to the threshold, the sooner
+ * the next look. */
 double throttle_poll_interval(double thresh, double dirty)
 {
 	double room = thresh - dirty;
@@ -17,7 +17,8 @@ double throttle_poll_interval(double thresh, double dirty)
 	return ldexp(1, ilogb(room) / 2);
 }
 
-/* A pause must not outlast an eighth of the queued work, or the device runs dry meanwhile. */
+/* A pause must not outlast an eighth of the queued work, or the device runs dry
+ * meanwhile. */
 double throttle_max_pause(double avg, double wb_dirty)
 {
 	double us = wb_dirty / (SCOPE * fmax(avg, 1)) * 1e6 + TICK_US;
@@ -25,10 +26,11 @@ double throttle_max_pause(double avg, double wb_dirty)
 	return fmin(us, THROTTLE_MAX_PAUSE_US);
 }
 
-/* Section 6.4. The more writers (the lower the base rate against the bandwidth), the longer and
- * rarer the pauses; counts below 32 pages are pushed up while the longest pause allows it. */
-struct pause_bounds throttle_pause_bounds(double avg, double ratelimit, double task_ratelimit,
-	double max_pause_us)
+/* The more writers (the lower the base rate against the bandwidth), the longer and
+ * rarer the pauses; counts below 32 pages are pushed up while the longest pause allows
+ * it. */
+struct pause_bounds throttle_pause_bounds(
+	double avg, double ratelimit, double task_ratelimit, double max_pause_us)
 {
 	double r = fmax(ratelimit, 1);
 	double doublings = fmax(0, ilogb(fmax(avg, 1)) - ilogb(r));
@@ -44,7 +46,8 @@ struct pause_bounds throttle_pause_bounds(double avg, double ratelimit, double t
 			t = pages / r * 1e6;
 		}
 	}
-	/* the rate imposed now is far below the base: fewer pages, so that one pause covers them */
+	/* the rate imposed now is far below the base: fewer pages, so that one pause
+	 * covers them */
 	if (pages / (task_ratelimit + 1) * 1e6 > max_pause_us) {
 		t = max_pause_us;
 		pages = task_ratelimit * us_to_s(t);
@@ -72,8 +75,10 @@ static void hold(struct throttle_writer *w, uint64_t now_us, struct throttle_ver
 	v->again = unpaid > 0;
 }
 
-/* Too short to be worth a pause: keep it as virtual time, for the next period to begin later. */
-static void bank(struct throttle_writer *w, uint64_t now_us, double pause_us, double period_us)
+/* Too short to be worth a pause: keep it as virtual time, for the next period to begin
+ * later. */
+static void bank(
+	struct throttle_writer *w, uint64_t now_us, double pause_us, double period_us)
 {
 	if (pause_us < -CREDIT_US) {
 		w->paused_when_us = now_us;
@@ -88,7 +93,8 @@ static void bank(struct throttle_writer *w, uint64_t now_us, double pause_us, do
 }
 
 /* Period and think time of the pages counted so far. Returns the pause that is due. */
-static double due_us(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v)
+static double due_us(
+	struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v)
 {
 	if (w->paused_when_us == 0)
 		w->paused_when_us = now_us;
@@ -97,16 +103,16 @@ static double due_us(struct throttle_writer *w, uint64_t now_us, struct throttle
 	return v->period_us - v->think_us;
 }
 
-/* Section 6.5. The caller has filled task_ratelimit and the bounds into the verdict. charge_max:
+/* The caller has filled task_ratelimit and the bounds into the verdict. charge_max:
  * pages that may stay unpaid.
  *
- * Differs from Linux: what one pause does not cover is carried as pages, not as time, so that it
- * is priced at the rate in force when it is paid; and a request arrives whole, so that up to its
- * size is carried where Linux, looking every few pages, carries one pause. A request is over after
- * PAUSES_MAX of them at the latest, also where the rate is 0 for ever because another device
- * holds the domain at its limit. */
-void throttle_decide(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v,
-	double charge_max, double next_interval)
+ * Differs from Linux: what one pause does not cover is carried as pages, not as time, so
+ * that it is priced at the rate in force when it is paid; and a request arrives whole, so
+ * that up to its size is carried where Linux, looking every few pages, carries one pause.
+ * A request is over after PAUSES_MAX of them at the latest, also where the rate is 0 for
+ * ever because another device holds the domain at its limit. */
+void throttle_decide(struct throttle_writer *w, uint64_t now_us,
+	struct throttle_verdict *v, double charge_max, double next_interval)
 {
 	double pause = due_us(w, now_us, v);
 	double covered = us_to_s(v->max_pause_us) * v->task_ratelimit;
@@ -133,9 +139,10 @@ void throttle_decide(struct throttle_writer *w, uint64_t now_us, struct throttle
 	}
 }
 
-/* A small writer is let go, but its pages cost it the same virtual time, up to one pause of debt:
- * it cannot save up credit here and spend it as a burst. */
-void throttle_exempt(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v)
+/* A small writer is let go, but its pages cost it the same virtual time, up to one pause
+ * of debt: it cannot save up credit here and spend it as a burst. */
+void throttle_exempt(
+	struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v)
 {
 	double pause = due_us(w, now_us, v);
 

@@ -4,22 +4,20 @@
  *	  2 |******
  *	    |      *
  *	    |       *
- *	  1 |- - - - -*- - - -*            flat at the setpoint: small errors, small corrections
- *	    |         .         *
- *	    |         .          *
- *	  0 +-----+---+---------+*----> dirty
- *	      freerun setpoint  limit
+ *	  1 |- - - - -*- - - -*            flat at the setpoint: small errors, small
+ *corrections |         .         * |         .          * 0 +-----+---+---------+*---->
+ *dirty freerun setpoint  limit
  *
- * Three factors for a common device: the cubic above over the whole budget, a line over the
- * device's own share of it, and a boost while the device has nearly run dry. A strict device has
- * a second cubic over its share instead, and the lower of both counts.
+ * Three factors for a common device: the cubic above over the whole budget, a line over
+ *the device's own share of it, and a boost while the device has nearly run dry. A strict
+ *device has a second cubic over its share instead, and the lower of both counts.
  */
 #include "throttle/formulas.h"
 
 #include <math.h>
 
-/* The error is clamped before it is cubed, and the span is at least a page: with thresholds of
- * a few pages freerun, setpoint and limit coincide. */
+/* The error is clamped before it is cubed, and the span is at least a page: with
+ * thresholds of a few pages freerun, setpoint and limit coincide. */
 double throttle_cubic(double setpoint, double dirty, double limit)
 {
 	double e = clamp((setpoint - dirty) / fmax(limit - setpoint, 1), -1, 1);
@@ -27,9 +25,9 @@ double throttle_cubic(double setpoint, double dirty, double limit)
 	return 1 + e * e * e;
 }
 
-/* Section 5.2. For a lone device the line takes 8 seconds' worth of writing to fall from 1 to 0,
- * for one of many its own share. Never below 1/4, so that a device far above its share drains at
- * 3/4 of its speed while its writers go on. */
+/* For a lone device the line takes 8 seconds' worth of writing to fall from 1 to 0,
+ * for one of many its own share. Never below 1/4, so that a device far above its share
+ * drains at 3/4 of its speed while its writers go on. */
 double throttle_device_line(const struct budget *b)
 {
 	double wb_thresh = fmin(b->wb_thresh, b->thresh);
@@ -43,7 +41,7 @@ double throttle_device_line(const struct budget *b)
 	return 0.25;
 }
 
-/* Section 5.3: writers are let in faster before the device runs out of work. */
+/* Writers are let in faster before the device runs out of work. */
 double throttle_reserve(double wb_thresh, double wb_dirty)
 {
 	double reserve = wb_thresh / 2;
@@ -62,8 +60,8 @@ static double strict_cubic(const struct budget *b)
 	return throttle_cubic(setpoint, b->wb_dirty, b->wb_thresh);
 }
 
-/* Differs from Linux: bounded by 16. The line has no bound of its own where a device is very
- * slow and far below its share. */
+/* Differs from Linux: bounded by 16. The line has no bound of its own where a device is
+ * very slow and far below its share. */
 double throttle_pos_ratio(const struct budget *b)
 {
 	double pos;
@@ -88,7 +86,8 @@ void throttle_budget_derive(struct budget *b)
 		b->wb_setpoint = throttle_freerun(b->wb_thresh, b->wb_bg_thresh);
 		b->below_freerun = b->wb_dirty <= b->wb_setpoint;
 	} else {
-		b->wb_setpoint = b->thresh > 0 ? b->setpoint * b->wb_thresh / b->thresh : 0;
+		b->wb_setpoint =
+			b->thresh > 0 ? b->setpoint * b->wb_thresh / b->thresh : 0;
 		b->below_freerun = b->dirty <= b->freerun;
 	}
 	b->pos_ratio = throttle_pos_ratio(b);

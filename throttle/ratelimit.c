@@ -4,9 +4,9 @@
  *
  *	balanced = q * avg / d  ->  avg / N
  *
- * whatever pos_ratio was. (With the ratelimit in place of q, pos_ratio 1/2 at twice the fair rate
- * would look balanced.) The ratelimit steps towards it, and only where the error in rate and the
- * error in position point the same way.
+ * whatever pos_ratio was. (With the ratelimit in place of q, pos_ratio 1/2 at twice the
+ *fair rate would look balanced.) The ratelimit steps towards it, and only where the error
+ *in rate and the error in position point the same way.
  */
 #include "throttle/formulas.h"
 
@@ -19,11 +19,11 @@ double throttle_balanced(double task_ratelimit, double avg, double dirty_rate)
 	return fmin(task_ratelimit * avg / fmax(dirty_rate, 1), avg);
 }
 
-/* An eighth of the way, and exponentially less the smaller the relative error: below about 5 %
- * nothing moves.
+/* An eighth of the way, and exponentially less the smaller the relative error: below
+ * about 5 % nothing moves.
  *
- * Differs from Linux: the shift keeps its fraction. Rounded up to whole pages per second the
- * smallest step would be a fifth of the rate for a writer that is held to five. */
+ * Differs from Linux: the shift keeps its fraction. Rounded up to whole pages per second
+ * the smallest step would be a fifth of the rate for a writer that is held to five. */
 double throttle_ratelimit_step(double ratelimit, double balanced_before, double balanced,
 	double task_ratelimit, bool may_rise, bool may_fall)
 {
@@ -56,19 +56,20 @@ void throttle_update_ratelimit(struct throttle_device *dev, const struct budget 
 		dirtied = (double)(s->wb_dirtied - dev->dirtied_stamp);
 	dev->ratelimit_stamp_us = s->now_us;
 	dev->dirtied_stamp = s->wb_dirtied;
-	/* Differs from Linux: nobody was held for so long that the count says nothing about held
-	 * writers; begin a new one. */
+	/* Differs from Linux: nobody was held for so long that the count says nothing
+	 * about held writers; begin a new one. */
 	if (elapsed > IDLE_CUT_US)
 		return;
 
 	task_ratelimit = dev->dirty_ratelimit * b->pos_ratio + 1;
-	balanced = throttle_balanced(
-		task_ratelimit, b->avg_write_bandwidth, dirtied / us_to_s((double)elapsed));
+	balanced = throttle_balanced(task_ratelimit, b->avg_write_bandwidth,
+		dirtied / us_to_s((double)elapsed));
 	if (b->strict_limit)
 		below = b->wb_dirty < b->wb_setpoint;
 	else
-		/* Differs from Linux: a device in its reserve is not what holds the domain at the
-		 * limit. Its rate must not follow the position another device causes. */
+		/* Differs from Linux: a device in its reserve is not what holds the
+		 * domain at the limit. Its rate must not follow the position another
+		 * device causes. */
 		below = b->dirty < b->setpoint || b->wb_dirty < b->wb_thresh / 2;
 	dev->dirty_ratelimit = throttle_ratelimit_step(dev->dirty_ratelimit,
 		dev->balanced_dirty_ratelimit, balanced, task_ratelimit, below, !below);

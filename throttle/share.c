@@ -4,8 +4,8 @@
  *
  *	p_j = sum_i x_ij 2^-(i+1) / sum_i x_i 2^-(i+1)		i = 0: current period
  *
- * The domain is halved when somebody looks, a device when it completes something; until then
- * the reader scales by the periods the device has missed.
+ * The domain is halved when somebody looks, a device when it completes something; until
+ *then the reader scales by the periods the device has missed.
  */
 #include "throttle/formulas.h"
 
@@ -30,7 +30,8 @@ void throttle_age_domain(struct throttle_domain *dom, uint64_t now_us)
 {
 	uint64_t periods = periods_since(dom, now_us);
 
-	/* the 1 it starts with stays: a lone device below its max_ratio would fade otherwise */
+	/* the 1 it starts with stays: a lone device below its max_ratio would fade
+	 * otherwise */
 	dom->completions = fmax(halve(dom->completions, periods), 1);
 	dom->period += periods;
 	dom->period_start_us += periods * SHARE_PERIOD_US;
@@ -42,8 +43,8 @@ static void age_device(struct throttle_device *dev, const struct throttle_domain
 	dev->period = dom->period;
 }
 
-double throttle_proportion(const struct throttle_domain *dom, const struct throttle_device *dev,
-	uint64_t now_us)
+double throttle_proportion(const struct throttle_domain *dom,
+	const struct throttle_device *dev, uint64_t now_us)
 {
 	uint64_t periods = periods_since(dom, now_us);
 	double den = halve(dom->completions, periods);
@@ -58,7 +59,8 @@ void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev
 	uint64_t busy = throttle_busy_us(dev, true, now_us);
 	double add = pages;
 
-	/* the time up to this completion was busy, except for what a stall had in excess */
+	/* the time up to this completion was busy, except for what a stall had in excess
+	 */
 	dev->idle_us = elapsed_us(now_us, dev->bw_stamp_us) - busy;
 	if (elapsed_us(now_us, dev->progress_us) > GAP_CAP_US)
 		dev->nr_stalls++;
@@ -77,8 +79,8 @@ void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev
 	dom->completions += add;
 }
 
-void throttle_device_removed(struct throttle_domain *dom, struct throttle_device *dev,
-	uint64_t now_us)
+void throttle_device_removed(
+	struct throttle_domain *dom, struct throttle_device *dev, uint64_t now_us)
 {
 	throttle_age_domain(dom, now_us);
 	age_device(dev, dom);
@@ -86,21 +88,22 @@ void throttle_device_removed(struct throttle_domain *dom, struct throttle_device
 	dev->completions = 0;
 }
 
-/* Section 2.2, for a threshold and the quantity that is compared with it: T with D to pace,
+/* For a threshold and the quantity that is compared with it: T with D to pace,
  * B with R to start the flusher. */
-double throttle_device_share(const struct throttle_domain *dom, const struct throttle_device *dev,
-	const struct throttle_sample *s, double thresh, double dirty)
+double throttle_device_share(const struct throttle_domain *dom,
+	const struct throttle_device *dev, const struct throttle_sample *s, double thresh,
+	double dirty)
 {
 	double others = clamp(1 - s->sum_min_ratio, 0, 1);
 	double share = thresh * others * throttle_proportion(dom, dev, s->now_us);
 
 	share += thresh * s->min_ratio;
-	/* A device that has completed nothing yet has earned nothing: without the floor its
-	 * writers would be held to a few pages. */
+	/* A device that has completed nothing yet has earned nothing: without the floor
+	 * its writers would be held to a few pages. */
 	if (thresh > dirty)
 		share = fmax(share, (thresh - dirty) / (s->strict_limit ? 100 : SCOPE));
-	/* Differs from Linux: the cap in bytes is compared as it is, not turned into a ratio of a
-	 * threshold that may change. */
+	/* Differs from Linux: the cap in bytes is compared as it is, not turned into a
+	 * ratio of a threshold that may change. */
 	share = fmin(share, fmin(thresh * s->max_ratio, s->cap_thresh));
 	return fmax(share, 0);
 }
@@ -128,7 +131,8 @@ bool throttle_over_background(const struct throttle_domain *dom,
 		return true;
 	if (s->wb_reclaimable > throttle_device_share(dom, dev, s, bg, s->reclaimable))
 		return true;
-	if (s->strict_limit && s->wb_dirty > throttle_device_thresholds(dom, dev, s).bg_thresh)
+	if (s->strict_limit &&
+		s->wb_dirty > throttle_device_thresholds(dom, dev, s).bg_thresh)
 		return true;
 	return s->wb_reclaimable > s->cap_thresh / 2;
 }

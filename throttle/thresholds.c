@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#define PAGES_MAX 4294967295.0       /* keeps products far from any overflow, as in Linux */
-#define FOLLOW_KEEP (31.0 / 32.0)    /* part of the gap that is left after one interval */
-#define FOLLOW_MAX 4.0                /* most intervals made up for at once */
+#define PAGES_MAX 4294967295.0	  /* keeps products far from any overflow, as in Linux */
+#define FOLLOW_KEEP (31.0 / 32.0) /* part of the gap that is left after one interval */
+#define FOLLOW_MAX 4.0		  /* most intervals made up for at once */
 #define SNAP_PAGES 1.0
 
 static double knob_pages(uint64_t bytes, double ratio, double dirtyable)
@@ -40,9 +40,9 @@ double throttle_setpoint(double freerun, double dirty_limit)
 	return (freerun + dirty_limit) / 2;
 }
 
-/* The background threshold that the control line and the flusher use. With a gap that drains in
- * less than the longest pause all writers sleep at the limit in lock-step while the flusher has
- * already stopped: keep two pauses' worth of work between B and T.
+/* The background threshold that the control line and the flusher use. With a gap that
+ * drains in less than the longest pause all writers sleep at the limit in lock-step while
+ * the flusher has already stopped: keep two pauses' worth of work between B and T.
  *
  * Differs from Linux: there the gap is whatever was configured. */
 double throttle_effective_background(double thresh, double bg_thresh, double avg)
@@ -56,12 +56,14 @@ double throttle_effective_background(double thresh, double bg_thresh, double avg
 }
 
 /* A limit below one page could never admit anything. */
-double throttle_hard_limit(const struct throttle_domain *dom, const struct throttle_sample *s)
+double throttle_hard_limit(
+	const struct throttle_domain *dom, const struct throttle_sample *s)
 {
 	return fmax(fmax(dom->dirty_limit, s->thresh), 1);
 }
 
-double throttle_hard_cap(const struct throttle_device *dev, const struct throttle_sample *s)
+double throttle_hard_cap(
+	const struct throttle_device *dev, const struct throttle_sample *s)
 {
 	double limit = dev->cap_limit;
 
@@ -72,11 +74,12 @@ double throttle_hard_cap(const struct throttle_device *dev, const struct throttl
 	return fmax(fmax(limit, s->cap_thresh), 1);
 }
 
-/* Section 1.3: up at once, down by 1/32 of the gap per interval, never below what is dirty, so
+/* Up at once, down by 1/32 of the gap per interval, never below what is dirty, so
  * that a collapsed threshold slows writers instead of stopping them.
  *
- * Differs from Linux: the step is per elapsed time, not per call, and the last page is given up
- * at once. In integers the kernel's limit stays up to 31 pages above its threshold for good. */
+ * Differs from Linux: the step is per elapsed time, not per call, and the last page is
+ * given up at once. In integers the kernel's limit stays up to 31 pages above its
+ * threshold for good. */
 double throttle_follow(double limit, double thresh, double dirty, double elapsed_s)
 {
 	double intervals = fmin(elapsed_s / us_to_s(THROTTLE_INTERVAL_US), FOLLOW_MAX);
@@ -90,9 +93,10 @@ double throttle_follow(double limit, double thresh, double dirty, double elapsed
 	return limit - to < SNAP_PAGES ? to : limit;
 }
 
-/* What the gate admits up to. While the limit lags above its threshold a quarter of the lag stays
- * out of reach: it follows what is dirty, so writers who kept it full would keep it up there. The
- * quarter also covers what was admitted and is not counted yet when the limit takes a step. */
+/* What the gate admits up to. While the limit lags above its threshold a quarter of the
+ * lag stays out of reach: it follows what is dirty, so writers who kept it full would
+ * keep it up there. The quarter also covers what was admitted and is not counted yet when
+ * the limit takes a step. */
 double throttle_gate(double limit, double thresh)
 {
 	double lag = limit - fmax(thresh, 1);
@@ -102,7 +106,8 @@ double throttle_gate(double limit, double thresh)
 	return limit - lag / 4;
 }
 
-static void follow(double *limit, uint64_t *stamp_us, double thresh, double dirty, uint64_t now_us)
+static void follow(
+	double *limit, uint64_t *stamp_us, double thresh, double dirty, uint64_t now_us)
 {
 	uint64_t elapsed = elapsed_us(now_us, *stamp_us);
 
@@ -127,7 +132,8 @@ void throttle_follow_limits(struct throttle_domain *dom, struct throttle_device 
 		dev->cap_limit = fmax(s->cap_thresh, s->wb_dirty);
 		dev->cap_stamp_us = s->now_us;
 	}
-	follow(&dev->cap_limit, &dev->cap_stamp_us, s->cap_thresh, s->wb_dirty, s->now_us);
+	follow(&dev->cap_limit, &dev->cap_stamp_us, s->cap_thresh, s->wb_dirty,
+		s->now_us);
 }
 
 void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device *dev,

@@ -8,8 +8,8 @@ void throttle_writer_init(struct throttle_writer *w)
 	*w = (struct throttle_writer){.nr_dirtied_pause = POLL_PAGES};
 }
 
-/* How much a window of elapsed seconds counts against the memory of the writer: a running mean
- * during the first second, the exponential one from then on. */
+/* How much a window of elapsed seconds counts against the memory of the writer: a running
+ * mean during the first second, the exponential one from then on. */
 static double weight(const struct throttle_writer *w, uint64_t window_us, uint64_t now_us)
 {
 	uint64_t age = elapsed_us(now_us, w->rate_since_us);
@@ -29,8 +29,8 @@ static double blend(const struct throttle_writer *w, uint64_t window_us, uint64_
 }
 
 /* The writer has asked for pages more. Returns its rate including them, over at least
- * RATE_MIN_WINDOW_US: a first small request is a low rate, the tenth one within a millisecond
- * is not. */
+ * RATE_MIN_WINDOW_US: a first small request is a low rate, the tenth one within a
+ * millisecond is not. */
 double throttle_writer_rate(struct throttle_writer *w, double pages, uint64_t now_us)
 {
 	uint64_t window = elapsed_us(now_us, w->rate_stamp_us);
@@ -47,5 +47,6 @@ double throttle_writer_rate(struct throttle_writer *w, double pages, uint64_t no
 		window = 0;
 	}
 	w->rate_pages += fmax(pages, 0);
-	return blend(w, window > RATE_MIN_WINDOW_US ? window : RATE_MIN_WINDOW_US, now_us);
+	return blend(
+		w, window > RATE_MIN_WINDOW_US ? window : RATE_MIN_WINDOW_US, now_us);
 }

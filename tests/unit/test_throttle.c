@@ -1,6 +1,8 @@
-/* test_throttle.c - each formula against the kernel's integer results (vectors.json, 1 ms tick).
+/* test_throttle.c - each formula against the kernel's integer results (vectors.json, 1 ms
+ * tick).
  *
- * Ours are real numbers, so "equal" needs a tolerance. Each table names where its own comes from.
+ * Ours are real numbers, so "equal" needs a tolerance. Each table names where its own
+ * comes from.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -25,15 +27,24 @@ static void check_near(double got, double want, double tolerance, double input)
 static void test_cubic(void **state)
 {
 	static const double table[][2] = {
-		{0, 2048}, {76800, 2045}, {80000, 1453}, {83200, 1151}, {86400, 1039},
-		{89600, 1024}, {92800, 1008}, {96000, 896}, {99200, 594}, {102399, 2},
-		{102400, 2}, {110000, 0},
+		{0, 2048},
+		{76800, 2045},
+		{80000, 1453},
+		{83200, 1151},
+		{86400, 1039},
+		{89600, 1024},
+		{92800, 1008},
+		{96000, 896},
+		{99200, 594},
+		{102399, 2},
+		{102400, 2},
+		{110000, 0},
 	};
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(table); i++)
-		check_near(throttle_cubic(89600, table[i][0], 102400) * FIXED, table[i][1], 4,
-			table[i][0]);
+		check_near(throttle_cubic(89600, table[i][0], 102400) * FIXED,
+			table[i][1], 4, table[i][0]);
 }
 
 /* The position with bw 25600 unless said otherwise, limit given. */
@@ -55,47 +66,73 @@ static double position(double thresh, double bg_thresh, double limit, double dir
 	return b.pos_ratio * FIXED;
 }
 
-/* As the cubic, and the line and the reserve truncate once more each: 4/1024 and 0.1 %. */
+/* As the cubic, and the line and the reserve truncate once more each: 4/1024 and 0.1 %.
+ */
 static void test_position_single_device(void **state)
 {
 	static const double table[][2] = {
-		{60000, 2343}, {76800, 2172}, {83200, 1186}, {89600, 1023}, {94720, 934},
-		{96000, 867}, {99200, 566}, {102399, 1},
+		{60000, 2343},
+		{76800, 2172},
+		{83200, 1186},
+		{89600, 1023},
+		{94720, 934},
+		{96000, 867},
+		{99200, 566},
+		{102399, 1},
 	};
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(table); i++)
-		check_near(position(102400, 51200, 102400, table[i][0], 102400, table[i][0], 25600),
+		check_near(position(102400, 51200, 102400, table[i][0], 102400,
+				   table[i][0], 25600),
 			table[i][1], 4 + table[i][1] / 1000, table[i][0]);
 }
 
 static void test_position_jbod(void **state)
 {
 	static const double table[][2] = {
-		{1000, 13824}, {5000, 3198}, {10000, 1385}, {14000, 1187}, {17919, 1024},
-		{17920, 1023}, {20000, 937}, {30000, 520}, {60000, 256},
+		{1000, 13824},
+		{5000, 3198},
+		{10000, 1385},
+		{14000, 1187},
+		{17919, 1024},
+		{17920, 1023},
+		{20000, 937},
+		{30000, 520},
+		{60000, 256},
 	};
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(table); i++)
-		check_near(position(102400, 51200, 102400, 89600, 20480, table[i][0], 5120),
+		check_near(
+			position(102400, 51200, 102400, 89600, 20480, table[i][0], 5120),
 			table[i][1], 4 + table[i][1] / 1000, table[i][0]);
 	/* and more pages of one device than of all (guard 5c) */
-	check_near(position(102400, 51200, 102400, 89600, 20480, 100000, 5120), 256, 4, 100000);
+	check_near(position(102400, 51200, 102400, 89600, 20480, 100000, 5120), 256, 4,
+		100000);
 }
 
 static void test_position_lagging_limit(void **state)
 {
 	(void)state;
-	check_near(position(51200, 25600, 102400, 80000, 51200, 80000, 25600), 949, 4, 80000);
+	check_near(position(51200, 25600, 102400, 80000, 51200, 80000, 25600), 949, 4,
+		80000);
 }
 
-/* The half-span is 256 pages and its divisor 257: an error of 3/257 in the cube, 12/1024. */
+/* The half-span is 256 pages and its divisor 257: an error of 3/257 in the cube, 12/1024.
+ */
 static void test_position_strict(void **state)
 {
 	static const double table[][2] = {
-		{0, 2048}, {400, 2048}, {512, 2036}, {700, 1042}, {768, 1024}, {900, 886},
-		{1000, 272}, {1023, 23}, {1024, 0},
+		{0, 2048},
+		{400, 2048},
+		{512, 2036},
+		{700, 1042},
+		{768, 1024},
+		{900, 886},
+		{1000, 272},
+		{1023, 23},
+		{1024, 0},
 	};
 
 	(void)state;
@@ -121,7 +158,12 @@ static void test_position_strict(void **state)
 static void test_poll_interval(void **state)
 {
 	static const double table[][2] = {
-		{0, 256}, {51200, 128}, {76800, 128}, {102000, 16}, {102399, 1}, {102400, 1},
+		{0, 256},
+		{51200, 128},
+		{76800, 128},
+		{102000, 16},
+		{102399, 1},
+		{102400, 1},
 		{120000, 1},
 	};
 
@@ -131,11 +173,18 @@ static void test_poll_interval(void **state)
 			table[i][0]);
 }
 
-/* One tick, and 128/125: the kernel rounds an eighth of its tick rate up to a power of two. */
+/* One tick, and 128/125: the kernel rounds an eighth of its tick rate up to a power of
+ * two. */
 static void test_max_pause(void **state)
 {
 	static const double table[][2] = {
-		{0, 1}, {100, 1}, {1000, 5}, {5120, 26}, {20000, 100}, {40201, 200}, {89600, 200},
+		{0, 1},
+		{100, 1},
+		{1000, 5},
+		{5120, 26},
+		{20000, 100},
+		{40201, 200},
+		{89600, 200},
 	};
 
 	(void)state;
@@ -153,16 +202,27 @@ static void check_bounds(double ratelimit, double task_ratelimit, double pages, 
 	check_near(b.min_pause_us / TICK_US, ms, 1 + ms * 0.06, ratelimit);
 }
 
-/* The kernel divides by 1024 where it means the tick rate, twice: 10 ms per doubling become
- * 9 to 9.8. Up to 8 % of the pages and 6 % of the time, and one of each for truncation. */
+/* The kernel divides by 1024 where it means the tick rate, twice: 10 ms per doubling
+ * become 9 to 9.8. Up to 8 % of the pages and 6 % of the time, and one of each for
+ * truncation. */
 static void test_pause_bounds(void **state)
 {
-	static const double same[][3] = { /* task_ratelimit = ratelimit */
-		{25600, 250, 6}, {12800, 237, 10}, {2560, 97, 20}, {256, 32, 63}, {25, 4, 200},
+	static const double same[][3] = {
+		/* task_ratelimit = ratelimit */
+		{25600, 250, 6},
+		{12800, 237, 10},
+		{2560, 97, 20},
+		{256, 32, 63},
+		{25, 4, 200},
 		{1, 0, 200},
 	};
-	static const double at_2560[][3] = { /* ratelimit 2560, by task_ratelimit */
-		{100, 19, 200}, {300, 58, 101}, {640, 97, 20}, {1280, 97, 20}, {5120, 97, 20},
+	static const double at_2560[][3] = {
+		/* ratelimit 2560, by task_ratelimit */
+		{100, 19, 200},
+		{300, 58, 101},
+		{640, 97, 20},
+		{1280, 97, 20},
+		{5120, 97, 20},
 	};
 
 	(void)state;
@@ -175,10 +235,14 @@ static void test_pause_bounds(void **state)
 /* Truncation: one page per second. */
 static void test_bandwidth(void **state)
 {
-	static const double table[][6] = { /* bw, avg, written, ms -> bw, avg */
-		{25600, 25600, 5120, 200, 25600, 25600}, {25600, 25600, 1024, 200, 24600, 25600},
-		{25600, 25600, 0, 200, 24350, 25600}, {25600, 25600, 0, 4096, 0, 25600},
-		{25600, 25600, 0, 5000, 0, 1}, {25600, 25600, 51200, 5000, 10240, 10240},
+	static const double table[][6] = {
+		/* bw, avg, written, ms -> bw, avg */
+		{25600, 25600, 5120, 200, 25600, 25600},
+		{25600, 25600, 1024, 200, 24600, 25600},
+		{25600, 25600, 0, 200, 24350, 25600},
+		{25600, 25600, 0, 4096, 0, 25600},
+		{25600, 25600, 0, 5000, 0, 1},
+		{25600, 25600, 51200, 5000, 10240, 10240},
 		{20000, 25600, 1024, 200, 19273, 24900},
 	};
 
@@ -197,8 +261,8 @@ struct ratelimit_row {
 	double want_ratelimit, want_balanced;
 };
 
-/* Through the whole update, avg 25600, 200 ms, setpoint 89600. One page per second for the
- * rounded-up step; two for the truncated estimate, 0.05 % where it is large. */
+/* Through the whole update, avg 25600, 200 ms, setpoint 89600. One page per second for
+ * the rounded-up step; two for the truncated estimate, 0.05 % where it is large. */
 static void test_ratelimit(void **state)
 {
 	static const struct ratelimit_row table[] = {
@@ -241,8 +305,8 @@ static void test_ratelimit(void **state)
 	}
 }
 
-/* One step of 200 ms. Truncation: one page. The third row is where we differ: the kernel's gap
- * of 31 pages stays 31 for ever. */
+/* One step of 200 ms. Truncation: one page. The third row is where we differ: the
+ * kernel's gap of 31 pages stays 31 for ever. */
 static void test_limit(void **state)
 {
 	(void)state;
@@ -267,8 +331,9 @@ static void test_limit_converges(void **state)
 	}
 	assert_true(steps > 300 && steps < 400); /* 32 ln 51200 */
 	/* two intervals at once are two steps */
-	check_near(throttle_follow(102400, 51200, 0, 0.4), throttle_follow(
-		throttle_follow(102400, 51200, 0, 0.2), 51200, 0, 0.2), 1e-6, 0);
+	check_near(throttle_follow(102400, 51200, 0, 0.4),
+		throttle_follow(throttle_follow(102400, 51200, 0, 0.2), 51200, 0, 0.2),
+		1e-6, 0);
 	/* never below what is dirty, and not up to it either */
 	check_near(throttle_follow(1000, 500, 999.5, 10), 999.5, 0, 0);
 	check_near(throttle_follow(1000, 500, 2000, 10), 1000, 0, 0);

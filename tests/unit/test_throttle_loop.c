@@ -1,4 +1,5 @@
-/* test_throttle_loop.c - properties of the law in a closed loop, see test_throttle_sim.h. */
+/* test_throttle_loop.c - properties of the law in a closed loop, see test_throttle_sim.h.
+ */
 #include "test_throttle_sim.h"
 
 static struct sim sim;
@@ -16,7 +17,8 @@ static double seconds_for(const struct sim *m, unsigned writers, double request)
 	return s < 8 ? 8 : s > 40 ? 40 : s;
 }
 
-static void grid_case(double mib, unsigned writers, double mb_per_s, double request, bool capped)
+static void grid_case(
+	double mib, unsigned writers, double mb_per_s, double request, bool capped)
 {
 	struct sim *m = &sim;
 	double seconds;
@@ -29,9 +31,10 @@ static void grid_case(double mib, unsigned writers, double mb_per_s, double requ
 	seconds = seconds_for(m, writers, request);
 	measure(m, seconds > 30 ? 30 : seconds, seconds);
 	if (throughput(m, 0) < 0.95 || jain(m) < 0.99)
-		fail_msg("%g MiB%s, %u writers, %g MB/s, %g pages: %.3f of the speed, Jain %.4f",
-			mib, capped ? " capped to a quarter" : "", writers, mb_per_s, request,
-			throughput(m, 0), jain(m));
+		fail_msg("%g MiB%s, %u writers, %g MB/s, %g pages: %.3f of the speed, "
+			 "Jain %.4f",
+			mib, capped ? " capped to a quarter" : "", writers, mb_per_s,
+			request, throughput(m, 0), jain(m));
 }
 
 static void grid(double mib, bool capped)
@@ -82,7 +85,8 @@ static void test_100_mib_capped(void **state)
 	grid(100, true);
 }
 
-/* The base rate is the fair share, and the dirty pages are near the setpoint, 7/8 of T. */
+/* The base rate is the fair share, and the dirty pages are near the setpoint, 7/8 of T.
+ */
 static void test_equilibrium(void **state)
 {
 	static const unsigned writers[] = {1, 10, 100, 1, 10, 100};
@@ -101,7 +105,8 @@ static void test_equilibrium(void **state)
 	}
 }
 
-/* A caller that replies after one pause has the gate instead: full speed, and nearly fair. */
+/* A caller that replies after one pause has the gate instead: full speed, and nearly
+ * fair. */
 static void test_again_ignored(void **state)
 {
 	struct sim *m = &sim;
@@ -186,7 +191,8 @@ static double share(const struct sim *m, unsigned dev)
 {
 	struct throttle_sample s = sample(m, dev);
 
-	return throttle_device_thresholds(&m->dom, &m->devs[dev].d, &s).thresh / m->thresh;
+	return throttle_device_thresholds(&m->dom, &m->devs[dev].d, &s).thresh /
+	       m->thresh;
 }
 
 static void test_shares(void **state)

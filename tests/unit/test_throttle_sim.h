@@ -1,9 +1,11 @@
-/* test_throttle_sim.h - the law in a closed loop: writers, flusher and devices in virtual time.
+/* test_throttle_sim.h - the law in a closed loop: writers, flusher and devices in virtual
+ * time.
  *
- * One call of step() is one event; order and outcome are fixed, there is no randomness. After
- * every event the hard limits are compared with the counters. Devices serve one write at a time at
- * a constant speed; the flusher keeps up to IN_FLIGHT_MAX of them queued. Writers hold a request
- * as throttle.h tells them to. Results are counted after the warm-up.
+ * One call of step() is one event; order and outcome are fixed, there is no randomness.
+ * After every event the hard limits are compared with the counters. Devices serve one
+ * write at a time at a constant speed; the flusher keeps up to IN_FLIGHT_MAX of them
+ * queued. Writers hold a request as throttle.h tells them to. Results are counted after
+ * the warm-up.
  */
 #ifndef PACEFS_TEST_THROTTLE_SIM_H
 #define PACEFS_TEST_THROTTLE_SIM_H
@@ -20,19 +22,19 @@
 
 #define MIB_PAGES 256.0
 #define WRITERS_MAX 128
-#define IO_PAGES 32.0          /* 128 KiB per write of the flusher */
+#define IO_PAGES 32.0 /* 128 KiB per write of the flusher */
 #define IN_FLIGHT_MAX 16
-#define COPY_US_PER_PAGE 4     /* 1 GB/s */
+#define COPY_US_PER_PAGE 4 /* 1 GB/s */
 #define NEVER UINT64_MAX
 
 struct sim_writer {
 	struct throttle_writer w;
 	unsigned dev;
-	uint64_t next_us;     /* next request or end of a pause, NEVER while queued */
-	double want;          /* pages of the current request not admitted yet */
-	double request;       /* pages per request */
-	double think_us;      /* own time between requests */
-	bool again;           /* held, and to be decided on again */
+	uint64_t next_us; /* next request or end of a pause, NEVER while queued */
+	double want;	  /* pages of the current request not admitted yet */
+	double request;	  /* pages per request */
+	double think_us;  /* own time between requests */
+	bool again;	  /* held, and to be decided on again */
 	/* since the warm-up */
 	double written;
 	uint64_t held, exempt;
@@ -40,14 +42,14 @@ struct sim_writer {
 
 struct sim_device {
 	struct throttle_device d;
-	double bw;            /* true speed, pages/s; 0 = dead */
+	double bw; /* true speed, pages/s; 0 = dead */
 	double reclaimable, writeback;
 	uint64_t written, dirtied;
 	double io[IN_FLIGHT_MAX];
 	unsigned io_head, io_len;
 	uint64_t io_done_us;
 	bool kicked;
-	double completed;     /* since the warm-up */
+	double completed; /* since the warm-up */
 	double dirty_max;
 	uint64_t idle_us;
 };
@@ -62,7 +64,7 @@ struct sim {
 	double thresh, bg_thresh, cap;
 	double max_ratio;
 	bool strict;
-	bool ignore_again;    /* a caller that replies after one pause */
+	bool ignore_again; /* a caller that replies after one pause */
 	double dirty_max, dirty_sum;
 	uint64_t events;
 };
@@ -149,7 +151,8 @@ static void start_io(struct sim *m, struct sim_device *d)
 {
 	d->io_done_us = NEVER;
 	if (d->io_len != 0 && d->bw > 0)
-		d->io_done_us = m->now_us + (uint64_t)(d->io[d->io_head] / d->bw * 1e6 + 0.5);
+		d->io_done_us =
+			m->now_us + (uint64_t)(d->io[d->io_head] / d->bw * 1e6 + 0.5);
 }
 
 static bool is_awaited(const struct sim *m, unsigned dev)
@@ -228,13 +231,14 @@ static bool admit(struct sim *m, struct sim_writer *w, bool queued)
 {
 	struct sim_device *d = &m->devs[w->dev];
 	struct throttle_sample s = sample(m, w->dev);
-	double pages =
-		throttle_admissible(&m->dom, &d->d, &s, w->want, 0, m->nr_writers, queued);
+	double pages = throttle_admissible(
+		&m->dom, &d->d, &s, w->want, 0, m->nr_writers, queued);
 
 	assert_true(pages >= 0 && pages <= w->want && pages == floor(pages));
 	w->want -= pages;
 	if (m->strict && pages > 0)
-		assert_true(s.wb_dirty + pages <=
+		assert_true(
+			s.wb_dirty + pages <=
 			fmax(1, throttle_device_thresholds(&m->dom, &d->d, &s).thresh));
 	d->reclaimable += pages;
 	d->dirtied += (uint64_t)pages;
