@@ -430,6 +430,8 @@ static int extend(struct pacefs *p, struct node *node, uint64_t size)
 	domain_lock(&p->dom);
 	if (size > node->size)
 		node->size = size;
+	if (size > node->file->size_below)
+		node->file->size_below = size;
 	ops_touch(node);
 	domain_unlock(&p->dom);
 	return 0;

@@ -276,6 +276,27 @@ static void count_pause(struct pacer_counters *c, uint64_t pause_us)
 		c->max_pause_us = pause_us;
 }
 
+static void on_interrupt(fuse_req_t req, void *data)
+{
+	struct held *h = data;
+	struct pacefs *p = pacefs_of(req);
+
+	__atomic_store_n(&h->interrupted, true, __ATOMIC_RELEASE);
+	__atomic_fetch_add(&p->pacer.counters.interrupts, 1, __ATOMIC_RELAXED);
+	/* The pacer's thread looks at the queue within LOOK_US anyway. */
+}
+
+/* From now on a signal to the thread is noticed. Before the request can be answered by anybody
+ * else, that is with the lock: the call sets a flag, no more. */
+static void watch(struct held *h, uint64_t now_us)
+{
+	if (h->watched)
+		return;
+	h->watched = true;
+	h->look_us = now_us + LOOK_US;
+	fuse_req_interrupt_func(h->req, on_interrupt, h);
+}
+
 /* All is admitted: how long is the reply held? */
 static uint64_t judge(struct pacefs *p, struct held *h, uint64_t now_us)
 {
@@ -296,10 +317,14 @@ static uint64_t judge(struct pacefs *p, struct held *h, uint64_t now_us)
 	pacer->counters.exempt += v.kind == THROTTLE_EXEMPT;
 	pacer->counters.blocked += v.kind == THROTTLE_BLOCKED;
 	uint64_t pause = v.pause_us;
+	h->again = v.again;
 	/* The kernel keeps the file's lock for the whole of a held write: where others have it
 	 * open, the rest of the pause is left as a debt in the writer's virtual time. */
-	if (h->fn->writers_open > 1 && pause > PACER_SHARED_PAUSE_US)
-		pause = PACER_SHARED_PAUSE_US;
+	if (h->fn->writers_open > 1) {
+		h->again = false;
+		if (pause > PACER_SHARED_PAUSE_US)
+			pause = PACER_SHARED_PAUSE_US;
+	}
 	if (pause) {
 		count_pause(&pacer->counters, pause);
 		h->writer->pauses++;
@@ -323,7 +348,7 @@ static void reply(struct pacefs *p, struct held *h)
 {
 	struct fnode *fn = h->fn;
 
-	if (h->queued_us)
+	if (h->watched)
 		fuse_req_interrupt_func(h->req, NULL, NULL);
 	if (h->done == 0 && h->error)
 		fuse_reply_err(h->req, h->error);
@@ -352,16 +377,60 @@ static void settle(struct pacefs *p, struct held *h, uint64_t now_us, struct hel
 	struct pacer *pacer = &p->pacer;
 	uint64_t pause = judge(p, h, now_us);
 
+	if (h->error == EINTR) { /* being killed: it has waited enough */
+		pause = 0;
+		h->again = false;
+	}
 	pacer->counters.held_pages -= h->queued_us ? h->payload.nr_frames : 0;
 	free_payload(p, &h->payload);
-	h->writer->held--;
 	h->deadline_us = now_us + spread(pacer, pause);
+	if (h->again)
+		watch(h, now_us);
 	if (pause && held_push(pacer, h)) {
 		if (h->deadline_us < pacer->wake_us)
 			pthread_cond_broadcast(&p->dom.progress);
 		return;
 	}
+	h->writer->held--;
 	DL_APPEND(*ready, h);
+}
+
+/* An interrupted request whose thread is being killed ends with what was admitted so far. */
+static bool killed_now(struct held *h, uint64_t now_us)
+{
+	if (!__atomic_load_n(&h->interrupted, __ATOMIC_ACQUIRE) || now_us < h->look_us)
+		return false;
+	h->look_us = now_us + LOOK_US;
+	if (!held_is_killed(h->tid))
+		return false;
+	if (h->done < h->payload.bytes)
+		h->error = EINTR;
+	return true;
+}
+
+/* The pause of a request is over that one pause does not pay for. True when it is held on. */
+static bool judge_again(struct pacefs *p, struct held *h, uint64_t now_us)
+{
+	struct backing *b = backing_of(h->fn->node.dev);
+	struct throttle_verdict v;
+
+	if (!h->again || p->pacer.stopping || killed_now(h, now_us))
+		return false;
+	observe(p, b, now_us);
+	struct throttle_sample s = make_sample(p, b, now_us);
+	throttle_balance_again(&p->throttle, &b->throttle, &h->writer->throttle, &s, &v);
+	p->pacer.verdict = v;
+	if (v.start_background)
+		device_kick(&b->dev);
+	h->again = v.again;
+	if (v.pause_us == 0)
+		return false;
+	count_pause(&p->pacer.counters, v.pause_us);
+	h->writer->pauses++;
+	h->writer->pause_us += v.pause_us;
+	h->writer->paused_us = now_us;
+	h->deadline_us = now_us + spread(&p->pacer, v.pause_us);
+	return held_push(&p->pacer, h);
 }
 
 static void send_all(struct pacefs *p, struct held *ready)
@@ -374,23 +443,12 @@ static void send_all(struct pacefs *p, struct held *ready)
 
 /* ---- the queue ---- */
 
-static void on_interrupt(fuse_req_t req, void *data)
-{
-	struct held *h = data;
-	struct pacefs *p = pacefs_of(req);
-
-	__atomic_store_n(&h->interrupted, true, __ATOMIC_RELEASE);
-	__atomic_fetch_add(&p->pacer.counters.interrupts, 1, __ATOMIC_RELAXED);
-	/* The pacer's thread looks at the queue within LOOK_US anyway. */
-}
-
 static void enqueue(struct pacefs *p, struct held *h, uint64_t now_us)
 {
 	struct pacer *pacer = &p->pacer;
 	struct device *dev = h->fn->node.dev;
 
 	h->queued_us = now_us;
-	h->look_us = now_us + LOOK_US;
 	h->writer->paused_us = now_us;
 	if (held_is_small(p, h))
 		DL_PREPEND(pacer->queue, h);
@@ -402,8 +460,7 @@ static void enqueue(struct pacefs *p, struct held *h, uint64_t now_us)
 	dev->nr_blocked++;
 	device_kick(dev);
 	p->dom.wants_progress = true;
-	/* Now, while the request cannot be answered yet: the call sets a flag, no more. */
-	fuse_req_interrupt_func(h->req, on_interrupt, h);
+	watch(h, now_us);
 	if (pacer->wake_us > h->look_us)
 		pthread_cond_broadcast(&p->dom.progress);
 }
@@ -417,18 +474,6 @@ static void dequeue(struct pacefs *p, struct held *h, uint64_t now_us, struct he
 	h->fn->node.dev->nr_blocked--;
 	pacer->counters.queue_us += now_us - h->queued_us;
 	settle(p, h, now_us, ready);
-}
-
-/* An interrupted request whose thread is being killed ends with what was admitted so far. */
-static bool killed_now(struct held *h, uint64_t now_us)
-{
-	if (!__atomic_load_n(&h->interrupted, __ATOMIC_ACQUIRE) || now_us < h->look_us)
-		return false;
-	h->look_us = now_us + LOOK_US;
-	if (!held_is_killed(h->tid))
-		return false;
-	h->error = EINTR;
-	return true;
 }
 
 /* Completions made room: one slice for each in turn, until nothing fits. */
@@ -515,6 +560,9 @@ static uint64_t step(struct pacefs *p, uint64_t now_us)
 
 	while (pacer->nr_heap && pacer->heap[0]->deadline_us <= now_us) {
 		h = held_pop(pacer);
+		if (judge_again(p, h, now_us))
+			continue;
+		h->writer->held--;
 		DL_APPEND(ready, h);
 	}
 	if (now_us >= pacer->tick_us)

@@ -46,6 +46,8 @@ struct held {
 	uint64_t queued_us;         /* 0: never queued */
 	uint64_t deadline_us;       /* paused until then */
 	size_t heap_slot;
+	bool again;                 /* one pause does not pay for it: judge once more then */
+	bool watched;               /* on_interrupt() may be called */
 	bool interrupted;           /* atomic: a signal came; looked at every 100 ms */
 	uint64_t look_us;
 	pid_t tid;

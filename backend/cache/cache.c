@@ -477,7 +477,8 @@ void cache_end_writeback(struct node *node, uint64_t index, uint32_t frame, int 
 	struct frame *f = &node->dom->arena.frames[frame];
 
 	writeback_leaves(node);
-	node->dev->written++;
+	if (!err)
+		node->dev->written++;
 	node->ended_seq++;
 	if (f->state == FRAME_ORPHAN) {
 		untag(node, f);

@@ -76,6 +76,7 @@ struct node {
 	bool cut_pending;           /* ftruncate to cut_size before any later write, */
 	uint64_t cut_size;          /* the least of all cuts since the last one below, */
 	uint64_t cut_end;           /* and up to what the last of them left */
+	uint64_t extend_to;         /* lengthen the source to this ahead of the writes; 0: no */
 	uint64_t cut_seq;           /* counts cuts, so that one made meanwhile is not lost */
 	bool times_pending;         /* utimensat(mtime) once clean */
 	uint64_t unclean_seq;       /* how often it became unclean: what was read of the source

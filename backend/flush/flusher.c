@@ -198,6 +198,23 @@ static struct flush_io *start_write(struct flusher *fl, struct node *node, uint6
 	return io;
 }
 
+/* Direct writes beyond the end of an ext4 file go one at a time, and the device idles between
+ * them: 8 % at 50 MB/s with requests of 1 MiB. So a stream's file is lengthened ahead of it, by
+ * half a second of writing and never beyond what was accepted. After a crash of the machine that
+ * much of the end of a file that nobody had synced may read as zeroes. */
+static void lengthen_ahead(struct flusher *fl, struct node *node, const struct flush_io *io)
+{
+	struct store_file *file = node->file;
+	uint64_t end = (io->index << PAGE_SHIFT_BITS) + io->bytes;
+	uint64_t request = (uint64_t)fl->sizes.request_pages * PAGE_BYTES;
+
+	if (!fl->store->serial_extends || io->buffered || io->fill || node->extend_to ||
+		end + 4 * request <= file->size_below || node->size < end + 2 * request)
+		return;
+	node->extend_to = end + (uint64_t)(node->dev->bytes_per_s / 2) + 4 * request;
+	flusher_work(fl, node);
+}
+
 /* The next request for this node, or NULL when it has none now. */
 static struct flush_io *next_request(struct flusher *fl, struct node *node, bool tagged_only)
 {
@@ -377,6 +394,9 @@ static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint6
 	} else {
 		node->dev->direct_bytes += io->bytes;
 	}
+	uint64_t end = (io->index << PAGE_SHIFT_BITS) + io->bytes;
+	if (!err && end > node->file->size_below && !node->cut_pending)
+		node->file->size_below = end;
 	for (unsigned i = 0; i < io->nr_pages; i++)
 		cache_end_writeback(node, io->index + i, io->frames[i], err, now_us);
 	node->dev->last_completion_us = now_us;
@@ -505,6 +525,7 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 			break;
 		}
 		io_prepare(fl, io);
+		lengthen_ahead(fl, node, io);
 		io->submitted_us = now_us;
 		*tail = io;
 		tail = &io->next;

@@ -57,10 +57,30 @@ static void apply_cut(struct flusher *fl, struct node *node)
 		return;
 	if (ret < 0)
 		source_error(node, "truncate", ret);
+	if (file && file->size_below > size)
+		file->size_below = size;
 	if (node->cut_seq == seq)
 		node->cut_pending = false;
 	node_update_unclean(node);
 	device_kick(node->dev);
+}
+
+/* Ahead of a stream of writes, see flusher.c. */
+static void apply_extend(struct flusher *fl, struct node *node)
+{
+	struct domain *dom = node->dom;
+	uint64_t size = node->extend_to < node->size ? node->extend_to : node->size;
+	struct store_file *file = node->file;
+
+	domain_unlock(dom);
+	int ret = store_file_extend(file, size);
+	domain_lock(dom);
+	node->extend_to = 0;
+	if (ret == 0 && size > file->size_below)
+		file->size_below = size;
+	else if (ret == -EOPNOTSUPP)
+		fl->store->serial_extends = false; /* nothing to be gained here */
+	/* Other errors (a full disk) are the write's own to find. */
 }
 
 static bool pages_clean(const struct node *node)
@@ -92,6 +112,10 @@ static bool work_once(struct flusher *fl, struct node *node)
 {
 	if (node->cut_pending && !node->inflight) {
 		apply_cut(fl, node);
+		return true;
+	}
+	if (node->extend_to && node->file && !node->cut_pending) {
+		apply_extend(fl, node);
 		return true;
 	}
 	if (node->times_pending && !node->cut_pending && pages_clean(node)) {

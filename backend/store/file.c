@@ -76,6 +76,9 @@ static int file_create(struct store *st, int path_fd, struct store_file **ret_fi
 		free(f);
 		return ret;
 	}
+	struct stat sb;
+	if (fstat(f->fd, &sb) == 0)
+		f->size_below = st->raw ? st->raw_size : (uint64_t)sb.st_size;
 	if (f->writable && !st->buffered) {
 		f->fd_direct = reopen(path_fd, O_RDWR | O_DIRECT);
 		f->direct = f->fd_direct >= 0;
@@ -113,6 +116,8 @@ int store_tree_init(struct store *st, int root_fd, bool read_only)
 	if (st->sync_fd < 0)
 		return st->sync_fd;
 	st->buffered = type_is_buffered(st->sync_fd);
+	struct statfs sf;
+	st->serial_extends = fstatfs(st->sync_fd, &sf) == 0 && sf.f_type == EXT4_SUPER_MAGIC;
 	return 0;
 }
 
@@ -205,6 +210,15 @@ void store_file_name(const struct store_file *f, char *text, size_t size)
 int store_file_truncate(struct store_file *f, uint64_t size)
 {
 	return f->store->ops->truncate(f, size);
+}
+
+int store_file_extend(struct store_file *f, uint64_t size)
+{
+	/* Not ftruncate: a write in flight may have made it longer meanwhile. */
+	if (size <= f->size_below)
+		return 0;
+	off_t from = (off_t)f->size_below;
+	return fallocate(f->fd, 0, from, (off_t)size - from) < 0 ? -errno : 0;
 }
 
 int store_file_set_mtime(struct store_file *f, struct timespec mtime)

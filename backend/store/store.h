@@ -32,6 +32,7 @@ struct store_file {
 	unsigned align;        /* offset and length of direct writes, bytes */
 	bool probed;           /* the first direct write was looked at */
 	bool writable;
+	uint64_t size_below;   /* the source's file is at least this long; the cache's lock */
 	uint64_t reach;        /* a size it is known to be able to have; atomic */
 };
 
@@ -48,6 +49,7 @@ struct store {
 	int sync_fd;           /* real descriptor for syncfs, or -1 */
 	bool buffered;         /* the whole source fakes or lacks O_DIRECT */
 	bool raw;
+	bool serial_extends;   /* ext4: direct writes beyond the end go one at a time */
 	bool read_only;
 	uint64_t raw_size;
 };
@@ -64,6 +66,8 @@ int store_file_close(struct store_file *f);
 /* Path of the file for messages, as the source has it now. */
 void store_file_name(const struct store_file *f, char *text, size_t size);
 int store_file_truncate(struct store_file *f, uint64_t size);
+/* Make the file at least size long, with blocks of its own; never shorter. 0 or -errno. */
+int store_file_extend(struct store_file *f, uint64_t size);
 int store_file_set_mtime(struct store_file *f, struct timespec mtime);
 /* May it be as large as end? Filesystems have limits, and a write beyond them must be refused
  * when it is accepted. */
