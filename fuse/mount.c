@@ -276,8 +276,16 @@ static int create_by_helper(const struct mount_request *req, struct mount *m)
 static int open_device(void)
 {
 	int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+	struct stat st;
 
-	return fd < 0 ? -errno : fd;
+	if (fd < 0)
+		return -errno;
+	/* A container may have put something else there. */
+	if (fstat(fd, &st) < 0 || !S_ISCHR(st.st_mode)) {
+		close(fd);
+		return -ENODEV;
+	}
+	return fd;
 }
 
 static int do_mount(
