@@ -355,7 +355,7 @@ static int run(struct pacefs *p)
 	nodes_finish(p);
 	device_finish(&p->backing.dev);
 	domain_finish(&p->dom);
-	return 0;
+	return ret;
 }
 
 int main(int argc, char **argv)
