@@ -82,9 +82,12 @@ bool held_is_small(const struct pacefs *p, const struct held *h)
 {
 	const struct backing *b = backing_of(h->fn->node.dev);
 
+	double share = b->throttle.avg_write_bandwidth / p->pacer.nr_active;
+
+	if (b->throttle.dirty_ratelimit < share)
+		share = b->throttle.dirty_ratelimit;
 	return h->payload.bytes <= SMALL_BYTES &&
-		h->writer->throttle.rate * SMALL_SHARE < b->throttle.dirty_ratelimit &&
-		h->writer->bytes > 0;
+		h->writer->throttle.rate * SMALL_SHARE < share && h->writer->bytes > 0;
 }
 
 bool held_is_killed(pid_t tid)

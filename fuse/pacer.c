@@ -58,6 +58,7 @@ static struct throttle_sample make_sample(const struct pacefs *p, const struct b
 		.min_ratio = (double)b->settings.min_ratio / 100,
 		.max_ratio = (double)b->settings.max_ratio / 100,
 		.sum_min_ratio = (double)b->settings.min_ratio / 100,
+		.nr_writers = p->pacer.nr_active,
 		.strict_limit = b->settings.strict_limit,
 	};
 }
@@ -408,13 +409,25 @@ static bool killed_now(struct held *h, uint64_t now_us)
 	return true;
 }
 
+/* How long a request of this size may be held on: its fair share of the device's time. At the
+ * limit the law's rate is near 0, and what is unpaid then is better left to the next request. */
+static bool held_long_enough(const struct pacefs *p, const struct held *h, uint64_t now_us)
+{
+	const struct backing *b = backing_of(h->fn->node.dev);
+	double pages = ceil((double)h->payload.bytes / PAGE_BYTES) * p->pacer.nr_active;
+	double fair_us = pages / b->throttle.avg_write_bandwidth * US_PER_S;
+
+	return (double)(now_us - h->arrived_us) >= fair_us;
+}
+
 /* The pause of a request is over that one pause does not pay for. True when it is held on. */
 static bool judge_again(struct pacefs *p, struct held *h, uint64_t now_us)
 {
 	struct backing *b = backing_of(h->fn->node.dev);
 	struct throttle_verdict v;
 
-	if (!h->again || p->pacer.stopping || killed_now(h, now_us))
+	if (!h->again || p->pacer.stopping || held_long_enough(p, h, now_us) ||
+		killed_now(h, now_us))
 		return false;
 	observe(p, b, now_us);
 	struct throttle_sample s = make_sample(p, b, now_us);
@@ -443,6 +456,11 @@ static void send_all(struct pacefs *p, struct held *ready)
 
 /* ---- the queue ---- */
 
+static struct held **queue_of(struct pacer *pacer, const struct held *h)
+{
+	return h->small ? &pacer->small_queue : &pacer->queue;
+}
+
 static void enqueue(struct pacefs *p, struct held *h, uint64_t now_us)
 {
 	struct pacer *pacer = &p->pacer;
@@ -450,10 +468,8 @@ static void enqueue(struct pacefs *p, struct held *h, uint64_t now_us)
 
 	h->queued_us = now_us;
 	h->writer->paused_us = now_us;
-	if (held_is_small(p, h))
-		DL_PREPEND(pacer->queue, h);
-	else
-		DL_APPEND(pacer->queue, h);
+	h->small = held_is_small(p, h);
+	DL_APPEND(*queue_of(pacer, h), h);
 	pacer->nr_queued++;
 	pacer->counters.queued++;
 	pacer->counters.held_pages += h->payload.nr_frames;
@@ -469,23 +485,32 @@ static void dequeue(struct pacefs *p, struct held *h, uint64_t now_us, struct he
 {
 	struct pacer *pacer = &p->pacer;
 
-	DL_DELETE(pacer->queue, h);
+	DL_DELETE(*queue_of(pacer, h), h);
 	pacer->nr_queued--;
 	h->fn->node.dev->nr_blocked--;
 	pacer->counters.queue_us += now_us - h->queued_us;
 	settle(p, h, now_us, ready);
 }
 
+static void answer_killed(struct pacefs *p, struct held *queue, uint64_t now_us,
+	struct held **ready)
+{
+	struct held *h, *next;
+
+	DL_FOREACH_SAFE(queue, h, next)
+		if (killed_now(h, now_us))
+			dequeue(p, h, now_us, ready);
+}
+
 /* Completions made room: one slice for each in turn, until nothing fits. */
 static void admit_queued(struct pacefs *p, uint64_t now_us, struct held **ready)
 {
 	struct pacer *pacer = &p->pacer;
-	struct held *h, *next;
+	struct held *h;
 
-	DL_FOREACH_SAFE(pacer->queue, h, next)
-		if (killed_now(h, now_us))
-			dequeue(p, h, now_us, ready);
-	while ((h = pacer->queue)) {
+	answer_killed(p, pacer->small_queue, now_us, ready);
+	answer_killed(p, pacer->queue, now_us, ready);
+	while ((h = pacer->small_queue ? pacer->small_queue : pacer->queue)) {
 		uint32_t before = h->done;
 		if (admit(p, h, now_us, false)) {
 			dequeue(p, h, now_us, ready);
@@ -493,8 +518,8 @@ static void admit_queued(struct pacefs *p, uint64_t now_us, struct held **ready)
 		}
 		if (h->done == before)
 			break;
-		DL_DELETE(pacer->queue, h);
-		DL_APPEND(pacer->queue, h);
+		DL_DELETE(*queue_of(pacer, h), h);
+		DL_APPEND(*queue_of(pacer, h), h);
 	}
 }
 
@@ -521,6 +546,7 @@ void pacer_write(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct payl
 		writers_remember(&pacer->writers, ctx->pid, &caller, now);
 	}
 	h->req = req;
+	h->arrived_us = now;
 	h->fn = fn;
 	h->tid = ctx->pid;
 	h->payload = *payload;
@@ -542,7 +568,7 @@ void pacer_write(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct payl
 		DL_APPEND(ready, h);
 	} else {
 		h->writer->held++;
-		if ((!pacer->queue || held_is_small(p, h)) && admit(p, h, now, false))
+		if ((pacer->nr_queued == 0 || (!pacer->small_queue && held_is_small(p, h))) && admit(p, h, now, false))
 			settle(p, h, now, &ready);
 		else
 			enqueue(p, h, now);
@@ -567,7 +593,7 @@ static uint64_t step(struct pacefs *p, uint64_t now_us)
 	}
 	if (now_us >= pacer->tick_us)
 		tick(p, now_us);
-	if (pacer->queue)
+	if (pacer->nr_queued)
 		admit_queued(p, now_us, &ready);
 	if (ready) {
 		domain_unlock(&p->dom);
@@ -575,7 +601,7 @@ static uint64_t step(struct pacefs *p, uint64_t now_us)
 		domain_lock(&p->dom);
 	}
 	uint64_t next = pacer->tick_us;
-	if (pacer->queue && now_us + LOOK_US < next)
+	if (pacer->nr_queued && now_us + LOOK_US < next)
 		next = now_us + LOOK_US;
 	if (pacer->nr_heap && pacer->heap[0]->deadline_us < next)
 		next = pacer->heap[0]->deadline_us;
@@ -588,7 +614,7 @@ static void *pacer_main(void *arg)
 	struct pacer *pacer = &p->pacer;
 
 	domain_lock(&p->dom);
-	while (!pacer->stopping || pacer->queue || pacer->nr_heap) {
+	while (!pacer->stopping || pacer->nr_queued || pacer->nr_heap) {
 		uint64_t next = step(p, clock_now_us());
 		uint64_t now = clock_now_us();
 		if (next <= now)
@@ -598,7 +624,7 @@ static void *pacer_main(void *arg)
 			.tv_nsec = (long)(next % US_PER_S * 1000),
 		};
 		pacer->wake_us = next;
-		if (pacer->queue)
+		if (pacer->nr_queued)
 			p->dom.wants_progress = true;
 		pthread_cond_timedwait(&p->dom.progress, &p->dom.lock, &until);
 		pacer->wake_us = 0;

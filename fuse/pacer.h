@@ -43,10 +43,12 @@ struct held {
 	uint32_t done;              /* bytes admitted */
 	uint32_t new_pages;         /* newly dirty so far */
 	int error;                  /* of what came after done */
+	uint64_t arrived_us;
 	uint64_t queued_us;         /* 0: never queued */
 	uint64_t deadline_us;       /* paused until then */
 	size_t heap_slot;
 	bool again;                 /* one pause does not pay for it: judge once more then */
+	bool small;                 /* which queue */
 	bool watched;               /* on_interrupt() may be called */
 	bool interrupted;           /* atomic: a signal came; looked at every 100 ms */
 	uint64_t look_us;
@@ -72,6 +74,7 @@ struct pacer {
 	bool running, stopping;
 	struct writers writers;
 	struct held *queue;           /* waiting for admission, fair order */
+	struct held *small_queue;     /* ... small requests of writers far below their share */
 	unsigned nr_queued;
 	struct held **heap;           /* paused, by deadline */
 	size_t nr_heap, heap_room;

@@ -102,6 +102,9 @@ struct throttle_sample {
 	double cap_thresh;             /* the device's own hard limit (max_bytes, and
 					* dirty_centisecs of its bandwidth), or THROTTLE_NO_CAP */
 	double min_ratio, max_ratio;   /* fractions of 1, kernel bdi meaning */
+	double nr_writers;             /* now writing to the device, 0 = not known; who is small
+					* is measured by the fair share too: the base rate may be
+					* far too high while many writers start */
 	double sum_min_ratio;          /* over all devices of the domain */
 	bool strict_limit;
 };
