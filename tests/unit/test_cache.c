@@ -28,6 +28,8 @@ static struct {
 	struct node node;
 	unsigned char source[FILE_BYTES], want[FILE_BYTES];
 	uint64_t source_size;
+	bool cut_pending;
+	uint64_t cut_size;
 	struct io ios[MAX_IOS];
 } t;
 
@@ -170,6 +172,35 @@ static void an_error_is_heard_of_and_the_page_is_gone(void **state)
 	assert_int_equal(t.dom.nr_clean, 0);
 }
 
+static void submit_at(uint64_t index);
+static void complete_one(struct io *io);
+
+static void bytes_read_before_a_cut_do_not_come_back(void **state)
+{
+	unsigned char got[64];
+	struct cache_pin pins[2];
+	bool whole;
+
+	memset(t.source, 'A', PAGE_BYTES);
+	t.source_size = t.node.size = PAGE_BYTES;
+	put(10, "xyz");
+	submit_at(0); /* reads what is missing of the page */
+	assert_true(t.ios[0].fill);
+	assert_int_equal(cache_truncate(&t.node, 12, 1), 0);
+	put(PAGE_BYTES + 5, "far"); /* what was cut off is a hole now */
+	complete_one(&t.ios[0]);
+	memset(t.source + 12, 0, PAGE_BYTES - 12);
+	t.source_size = 12;
+	for (int filled = 0; filled < 2; filled++) {
+		unsigned n = cache_read_begin(&t.node, 0, 64, pins, 2, &whole);
+		memcpy(got, t.source, 64);
+		cache_read_end(&t.node, 0, 64, got, pins, n);
+		assert_memory_equal(got, "AAAAAAAAAAxy\0\0\0\0", 16);
+		submit_at(0);
+		complete_one(&t.ios[0]);
+	}
+}
+
 /* ---- random operations ---- */
 
 static bool in_flight(uint64_t index)
@@ -218,18 +249,27 @@ static void random_write(void)
 	}
 }
 
-/* The source is cut when nothing is in flight, as node work does it. */
+/* The source is cut when nothing is in flight, and before anything else is, as node work does it. */
+static void cut_source(void)
+{
+	if (!t.cut_pending || anything_in_flight())
+		return;
+	t.cut_pending = false;
+	memset(t.source + t.cut_size, 0, FILE_BYTES - t.cut_size);
+	if (t.source_size > t.cut_size)
+		t.source_size = t.cut_size;
+}
+
 static void random_cut(void)
 {
 	uint64_t size = below(t.node.size + 1);
 
-	if (anything_in_flight())
-		return;
 	assert_int_equal(cache_truncate(&t.node, size, 1), 0);
 	memset(t.want + size, 0, FILE_BYTES - size);
-	memset(t.source + size, 0, FILE_BYTES - size);
-	if (t.source_size > size)
-		t.source_size = size;
+	if (!t.cut_pending || size < t.cut_size)
+		t.cut_size = size;
+	t.cut_pending = true;
+	cut_source();
 }
 
 static void random_punch(void)
@@ -238,20 +278,15 @@ static void random_punch(void)
 
 	if (to > t.node.size)
 		to = t.node.size;
-	if (from >= to || anything_in_flight())
+	if (from >= to || anything_in_flight() || t.cut_pending)
 		return;
 	assert_int_equal(cache_punch(&t.node, from, to, 1), 0);
 	memset(t.want + from, 0, to - from);
 	memset(t.source + from, 0, to - from);
 }
 
-static void submit(void)
+static void submit_io(struct io *io, uint64_t index)
 {
-	struct io *io = &t.ios[below(MAX_IOS)];
-	uint64_t index = mapping_next(&t.node.map, below(FILE_BYTES / PAGE_BYTES), true);
-
-	if (io->used || index == MAPPING_END || in_flight(index))
-		return;
 	uint32_t frame = mapping_get(&t.node.map, index);
 	io->used = true;
 	io->index = index;
@@ -270,10 +305,22 @@ static void submit(void)
 	io->bytes = left < PAGE_BYTES ? (unsigned)left : PAGE_BYTES;
 }
 
-static void complete(void)
+static void submit_at(uint64_t index)
+{
+	submit_io(&t.ios[0], index);
+}
+
+static void submit(void)
 {
 	struct io *io = &t.ios[below(MAX_IOS)];
+	uint64_t index = mapping_next(&t.node.map, below(FILE_BYTES / PAGE_BYTES), true);
 
+	if (!io->used && index != MAPPING_END && !in_flight(index) && !t.cut_pending)
+		submit_io(io, index);
+}
+
+static void complete_one(struct io *io)
+{
 	if (!io->used)
 		return;
 	io->used = false;
@@ -295,6 +342,12 @@ static void complete(void)
 	cache_end_writeback(&t.node, io->index, io->frame, 0, 2);
 }
 
+static void complete(void)
+{
+	complete_one(&t.ios[below(MAX_IOS)]);
+	cut_source();
+}
+
 static void random_read(void)
 {
 	static unsigned char got[FILE_BYTES];
@@ -306,6 +359,8 @@ static void random_read(void)
 		bytes = offset < t.node.size ? t.node.size - offset : 0;
 	if (bytes == 0)
 		return;
+	while (t.cut_pending)
+		complete();
 	unsigned n = cache_read_begin(&t.node, offset, bytes, pins, FILE_BYTES / PAGE_BYTES + 1,
 		&whole);
 	memset(got, 0, bytes);
@@ -382,7 +437,7 @@ static void random_operations(void **state)
 			check_counts();
 	}
 	/* To the end: the source has it all, and a sync that has begun has ended. */
-	while (t.node.nr_dirty || anything_in_flight()) {
+	while (t.node.nr_dirty || anything_in_flight() || t.cut_pending) {
 		submit();
 		complete();
 	}
@@ -402,6 +457,7 @@ int main(void)
 		test(rewritten_while_dirty_it_stays_tagged),
 		test(a_page_that_goes_while_it_is_read_keeps_its_valid_bytes),
 		test(a_write_never_fails_for_lack_of_room_while_there_are_clean_pages),
+		test(bytes_read_before_a_cut_do_not_come_back),
 		test(an_error_is_heard_of_and_the_page_is_gone),
 		test(random_operations),
 	};
