@@ -228,14 +228,22 @@ static int verdict(struct pacefs *p)
 	return 1;
 }
 
+static const char *seconds_text(uint64_t centisecs, char *text, size_t size)
+{
+	snprintf(text, size, centisecs ? "%.2f s" : "off", (double)centisecs / 100);
+	return text;
+}
+
 static void describe_start(const struct pacefs *p)
 {
 	const struct device_settings *s = &p->backing.settings;
+	char background[32], limit[32];
 
-	log_info("%s on %s, background %.2f s, limit %.2f s, at most %.0f MB (speed not yet "
-		 "measured, assuming %.0f MB/s)",
+	log_info("%s on %s, background %s, limit %s, at most %.0f MB (speed not yet measured, "
+		 "assuming %.0f MB/s)",
 		p->options.source, p->mount.mountpoint,
-		(double)s->dirty_background_centisecs / 100, (double)s->dirty_centisecs / 100,
+		seconds_text(s->dirty_background_centisecs, background, sizeof(background)),
+		seconds_text(s->dirty_centisecs, limit, sizeof(limit)),
 		pacer_limit(p) * PAGE_BYTES / 1e6, p->backing.prior_bytes_per_s / 1e6);
 }
 

@@ -172,6 +172,32 @@ check "the daemon's end is clean" pacefs_wait "$mnt"
 check_eq "and its exit status" "$PACEFS_STATUS" 0
 check_eq "the data are there" "$(md5sum <"$src/b")" "$sum"
 
+# ---- mount(8) and fstab ----
+
+# Its helper looks for pacefs where the system has programs.
+if have mount.fuse3 && [ -d /usr/local/bin ]; then
+	mkdir "$TEST_DIR/bin"
+	cp "$PACEFS" "$TEST_DIR/bin/pacefs"
+	mount --bind "$TEST_DIR/bin" /usr/local/bin
+	echo "$src $mnt fuse.pacefs defaults,nofail,noauto,user,_netdev,x-systemd.automount,x-systemd.device-timeout=5,comment=x,noatime,max_bytes=16M 0 0" \
+		>"$TEST_DIR/fstab"
+	check "mount by fstab" mount -T "$TEST_DIR/fstab" "$mnt" 2>"$err"
+	check "mounts" mounted
+	check_eq "with its settings" "$("$PACEFS" get "$mnt" max_bytes)" 16777216
+	check "and flags" says <(findmnt -rn -o OPTIONS --mountpoint "$mnt") noatime
+	check "umount" run 0 umount "$mnt"
+	check "mount -t fuse.pacefs" mount -t fuse.pacefs "$src" "$mnt" -o dirty_centisecs=300 \
+		2>"$err"
+	check_eq "with its settings" "$("$PACEFS" get "$mnt" dirty_centisecs)" 300
+	check "umount" run 0 umount "$mnt"
+	check_fails "what pacefs refuses fails" \
+		mount -t fuse.pacefs "$src" "$mnt" -o dirty_centisec=300 2>"$err"
+	check "with its words" says "$err" 'did you mean dirty_centisecs\?'
+	umount /usr/local/bin
+else
+	skip "mount(8) and fstab" "no mount.fuse3"
+fi
+
 # ---- errors ----
 
 pacefs_start "$src" "$mnt" || exit 1
