@@ -38,6 +38,7 @@ def enter():
     if os.geteuid() != 0:
         sys.exit(f"{os.path.basename(sys.argv[0])}: run me as root: I mount file systems")
     work = subprocess.check_output(["mktemp", "-d", "-t", "pacefs-lab.XXXXXX"], text=True).strip()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(subprocess.call(
             ["unshare", "-mp", "--propagation", "private", "--fork", "--kill-child",
