@@ -80,6 +80,13 @@ def stats():
     return dict(line.split(": ", 1) for line in
                 os.getxattr(".", "user.pacefs.stats").decode().splitlines() if ": " in line)
 
+def disk(line):
+    with open(os.environ['CTL'], 'a') as f:
+        f.write(line + '\n')
+
+def sync_all():
+    call(libc.syncfs(os.open('.', os.O_RDONLY))) # sync(2) would wait for others' disks too
+
 def unwritten():
     s = stats()
     return int(s["dirty_bytes"]) + int(s["writeback_bytes"])
@@ -92,6 +99,7 @@ def settles(condition, seconds=5):
 END
 export PYTHONPATH=$TEST_DIR/lib
 
+export CTL=$SLOWDISK_DIR/usb/ctl
 source_up usb ext4 400M 0 || exit 1
 pacefs_start "$src" "$mnt" "$lazy" || exit 1
 
@@ -154,16 +162,23 @@ for size in 5000, 20000, 20000, 0:
     equal(st.st_size, size)
     assert st.st_mtime_ns > time.time_ns() - 10**10
     os.fsync(fd)
-    equal(os.stat('t').st_size, size)"
+    equal((os.stat('t').st_size, os.stat('$src/t').st_size), (size, size))"
 
 py "cut, written far behind, cut between" "
+sync_all()
 fd = put('cut', b'x' * 200000)
+disk('stall=1') # the writes in flight keep the cuts waiting
+try:
+    os.setxattr('.', 'user.pacefs.flush', b'1')
+    settles(lambda: int(stats()['writeback_bytes']) > 0)
+    os.ftruncate(fd, 10000)
+    os.pwrite(fd, b'y' * 10, 150000)
+    os.ftruncate(fd, 100000)
+    equal(os.fstat(fd).st_size, 100000)
+finally:
+    disk('stall=0')
 os.fsync(fd)
-os.ftruncate(fd, 10000)
-os.pwrite(fd, b'y' * 10, 150000)
-os.ftruncate(fd, 100000)
-equal(os.fstat(fd).st_size, 100000)
-os.fsync(fd)
+equal(os.stat('$src/cut').st_size, 100000)
 equal(os.fstat(fd).st_size, 100000)
 equal(os.pread(fd, 200000, 0), b'x' * 10000 + bytes(90000))"
 
@@ -234,7 +249,7 @@ fails(errno.EEXIST, renameat2, 'e1', 'e2', 1)
 equal((text('e1'), text('e2')), (b'two', b'one'))"
 
 py "a deleted file is dropped unwritten" "
-call(libc.syncfs(os.open('.', os.O_RDONLY))) # not sync(2): it would wait for others' disks
+sync_all()
 equal(unwritten(), 0)
 before = int(stats()['written_bytes'])
 os.close(put('gone', b'x' * 3000000))
