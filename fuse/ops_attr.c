@@ -2,6 +2,7 @@
 
 #include "fuse/control.h"
 #include "fuse/session.h"
+#include "util/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -221,6 +222,32 @@ static void xattr_end(fuse_req_t req, struct fnode *fn)
 	fnode_put(pacefs_of(req), fn);
 }
 
+static bool caller_in_group(fuse_req_t req, gid_t gid)
+{
+	gid_t groups[256];
+
+	if (fuse_req_ctx(req)->gid == gid)
+		return true;
+	int n = fuse_req_getgroups(req, 256, groups);
+	for (int i = 0; i < n && i < 256; i++)
+		if (groups[i] == gid)
+			return true;
+	return false;
+}
+
+/* Who is not in the file's group may not keep its set-group-id by way of an ACL. The kernel says so
+ * by a flag that libfuse 3.14 does not know, and the source takes us for root. */
+static void acl_kills_sgid(fuse_req_t req, const char *path)
+{
+	struct stat st;
+
+	if (fuse_req_ctx(req)->uid == 0 || stat(path, &st) < 0 || !(st.st_mode & S_ISGID) ||
+		caller_in_group(req, st.st_gid))
+		return;
+	if (chmod(path, st.st_mode & 07777 & ~(mode_t)S_ISGID) < 0)
+		log_warn("%s: set-group-id could not be cleared: %s", path, strerror(errno));
+}
+
 void ops_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
 	size_t size, int flags)
 {
@@ -239,9 +266,12 @@ void ops_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *
 		return;
 	if (strcmp(name, XATTR_CAPS) == 0)
 		fn->no_caps = false;
-	if (strcmp(name, "system.posix_acl_access") == 0)
+	bool acl = strcmp(name, "system.posix_acl_access") == 0;
+	if (acl)
 		fn->no_suid = false;
 	int ret = setxattr(path, name, value, size, flags) < 0 ? -errno : 0;
+	if (ret == 0 && acl)
+		acl_kills_sgid(req, path);
 	xattr_end(req, fn);
 	ops_reply(req, ret);
 }

@@ -478,6 +478,22 @@ equal(subprocess.call('${nobody[*]} sh -c \"echo y >>acl/f\" 2>/dev/null', shell
 os.setxattr('acl/f', 'system.posix_acl_access', acl((1, 6, none), (4, 4, none), (32, 4, none)))
 equal(oct(os.stat('acl/f').st_mode & 0o777), oct(0o644))"
 
+py "set-group-id goes with an ACL set by one who is not in the group" "
+acl = struct.pack('<I', 2) + b''.join(struct.pack('<HHI', *e) for e in
+    ((1, 7, 0xffffffff), (4, 5, 0xffffffff), (32, 5, 0xffffffff)))
+def set_by_nobody(name, groups):
+    os.close(put(name, b'x'))
+    os.chown(name, 65534, 1234)
+    os.chmod(name, 0o2755)
+    if os.fork() == 0:
+        os.setgroups(groups); os.setgid(65534); os.setuid(65534)
+        os.setxattr(name, 'system.posix_acl_access', acl)
+        os._exit(0)
+    equal(os.wait()[1], 0)
+    return oct(os.stat(name).st_mode & 0o7777)
+equal(set_by_nobody('g1', []), oct(0o755))
+equal(set_by_nobody('g2', [1234]), oct(0o2755))"
+
 py "set-user-id goes with a write of nobody, stays with root's" "
 def program(name, mode):
     os.close(put(name, b'#!/bin/sh'))
