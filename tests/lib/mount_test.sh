@@ -159,7 +159,8 @@ _pacefs_dir() {
 _pacefs_answers() {
 	local type
 	type=$(findmnt -rn -o FSTYPE --mountpoint "$1" | tail -n 1)
-	[[ $type == fuse* ]] && timeout 5 stat -f "$1" >/dev/null 2>&1
+	# the second look is at what answers: a dead mount may have gone since the first
+	[[ $type == fuse* ]] && [ "$(timeout 5 stat -f -c %T "$1" 2>/dev/null)" = fuseblk ]
 }
 
 # the launcher failed, or the mount answers (a daemon in the foreground never ends)
