@@ -384,6 +384,8 @@ static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint6
 {
 	struct node *node = io->node;
 
+	if (!err)
+		flush_window_completed(&fl->window, io->submitted_us, now_us, fl->inflight_bytes);
 	node->inflight_bytes -= io->bytes;
 	fl->inflight_bytes -= io->bytes;
 	if (err) {
@@ -498,7 +500,8 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 	struct device *dev = fl->dev;
 	struct flush_io *list = NULL, **tail = &list;
 
-	fl->sizes = flush_sizes_make(dev->bytes_per_s, dev->limit_pages, fl->max_request_pages);
+	fl->sizes = flush_sizes_make(&fl->window, dev->bytes_per_s, dev->limit_pages,
+		fl->max_request_pages);
 	for (;;) {
 		fl->plan = make_plan(fl, now_us);
 		if (fl->plan.reason == FLUSH_NONE || !fl->free_ios ||
@@ -616,6 +619,7 @@ int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
 	fl->dev = dev;
 	fl->store = store;
 	fl->engine = engine;
+	flush_window_init(&fl->window);
 	fl->max_request_pages = STORE_MAX_IOV;
 	fl->pool = calloc(FLUSH_DEPTH, sizeof(*fl->pool));
 	if (!fl->pool)

@@ -50,6 +50,7 @@ struct flusher {
 	struct flush_io *free_ios;
 	unsigned nr_inflight;
 	uint64_t inflight_bytes;
+	struct flush_window window;
 	struct flush_sizes sizes;
 	struct flush_plan plan;
 	struct node *current;          /* whose slice is being written */

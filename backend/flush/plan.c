@@ -70,25 +70,45 @@ struct flush_plan flush_plan_make(const struct flush_view *v)
 	return periodic(v, p);
 }
 
-struct flush_sizes flush_sizes_make(double bytes_per_s, uint64_t limit_pages,
-	unsigned max_request_pages)
+void flush_window_init(struct flush_window *w)
 {
-	/* Two requests of 20 ms keep a device busy, and 40 ms is what later writes of the same
-	 * range, the truncation below, and a waiting fsync or read have to wait behind. One
-	 * eighth of the limit at most, so that no private batch is the whole of a small limit. */
-	uint64_t eighth = max_u64(limit_pages / 8, 1);
-	uint64_t request = (uint64_t)(bytes_per_s * 0.020) / page_bytes;
+	*w = (struct flush_window){.bytes = 2 * 131072};
+}
 
+void flush_window_completed(struct flush_window *w, uint64_t submitted_us, uint64_t now_us,
+	uint64_t inflight_bytes)
+{
+	/* Around 40 ms: two requests of 20 ms each keep any disk busy. */
+	enum { SHORT_US = 30000, MEANT_US = 40000, LONG_US = 60000 };
+	uint64_t took_us = now_us - submitted_us;
+
+	if (submitted_us < w->judged_us)
+		return; /* it was under way under another window */
+	if (took_us < SHORT_US && inflight_bytes >= w->bytes / 4 * 3)
+		w->bytes = min_u64(2 * w->bytes, FLUSH_WINDOW_MOST);
+	else if (took_us > LONG_US)
+		w->bytes = max_u64(max_u64(w->bytes / 2, w->bytes * MEANT_US / took_us),
+			FLUSH_WINDOW_LEAST);
+	else
+		return;
+	w->judged_us = now_us;
+}
+
+struct flush_sizes flush_sizes_make(const struct flush_window *w, double bytes_per_s,
+	uint64_t limit_pages, unsigned max_request_pages)
+{
+	/* One eighth of the limit at most for a private batch, so that none is the whole of a
+	 * small limit; two of them in flight. */
+	uint64_t eighth = max_u64(limit_pages / 8, 1);
 	/* 128 KiB: below that the cost of each request shows on any disk. */
-	request = max_u64(request, 32);
-	request = min_u64(min_u64(request, eighth), max_request_pages);
+	uint64_t request = max_u64(w->bytes / 2 / page_bytes, 32);
 	/* Half a second of the device, at least 4 MiB, for one node before the next one. */
 	uint64_t slice = max_u64((uint64_t)(bytes_per_s * 0.5) / page_bytes, 1024);
 
+	request = min_u64(min_u64(request, eighth), max_request_pages);
 	return (struct flush_sizes){
 		.request_pages = (unsigned)request,
 		.slice_pages = min_u64(slice, eighth),
-		.inflight_bytes = max_u64((uint64_t)(bytes_per_s * 0.040),
-			(2 * request - 1) * page_bytes),
+		.inflight_bytes = min_u64(w->bytes, 2 * eighth * page_bytes),
 	};
 }

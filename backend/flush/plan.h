@@ -47,14 +47,31 @@ struct flush_plan {
 
 struct flush_plan flush_plan_make(const struct flush_view *v);
 
-struct flush_sizes {
-	unsigned request_pages;       /* one write request */
-	uint64_t slice_pages;         /* one node's turn */
-	uint64_t inflight_bytes;      /* no further request above this */
+/* How much may be in flight, found from how long requests take: enough to keep the device busy,
+ * not so much that a later write of the same range, a truncation below, a waiting fsync or a
+ * read stand long behind it. It does not depend on the measured bandwidth, which would be low
+ * for ever with too little in flight. */
+struct flush_window {
+	uint64_t bytes;               /* no further request at or above this */
+	uint64_t judged_us;           /* requests submitted before this do not count any more */
 };
 
-/* limit_pages: dirty limit of the device; internal batches stay below 1/8 of it. */
-struct flush_sizes flush_sizes_make(double bytes_per_s, uint64_t limit_pages,
-	unsigned max_request_pages);
+#define FLUSH_WINDOW_LEAST (16u << 10)
+#define FLUSH_WINDOW_MOST (8u << 20)
+
+void flush_window_init(struct flush_window *w);
+/* A request has completed. inflight_bytes: in flight until now, itself included. */
+void flush_window_completed(struct flush_window *w, uint64_t submitted_us, uint64_t now_us,
+	uint64_t inflight_bytes);
+
+struct flush_sizes {
+	unsigned request_pages;       /* one write request at most */
+	uint64_t slice_pages;         /* one node's turn */
+	uint64_t inflight_bytes;      /* no further request at or above this */
+};
+
+/* limit_pages: dirty limit of the device; internal batches stay below a share of it. */
+struct flush_sizes flush_sizes_make(const struct flush_window *w, double bytes_per_s,
+	uint64_t limit_pages, unsigned max_request_pages);
 
 #endif

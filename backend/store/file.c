@@ -13,11 +13,13 @@
 #include <unistd.h>
 
 /* Filesystems whose O_DIRECT is refused, or silently goes through the page cache for extending
- * writes (vfat, exfat), or is answered by another daemon's rules. */
+ * writes (vfat, exfat), or is answered by another daemon's rules. And btrfs, which holds the
+ * file's lock for the whole of a direct write and checksums it there: a stream of 4 KiB writes
+ * reached 39 of 50 MB/s by direct writes and 48 by buffered ones. */
 static const long buffered_types[] = {
 	TMPFS_MAGIC, RAMFS_MAGIC, MSDOS_SUPER_MAGIC, 0x2011BAB0 /* exfat */,
 	0x65735546 /* fuse */, OVERLAYFS_SUPER_MAGIC, NFS_SUPER_MAGIC,
-	ECRYPTFS_SUPER_MAGIC, 0x7366746e /* ntfs3 */,
+	ECRYPTFS_SUPER_MAGIC, 0x7366746e /* ntfs3 */, BTRFS_SUPER_MAGIC,
 };
 
 static bool type_is_buffered(int fd)
@@ -117,7 +119,8 @@ int store_tree_init(struct store *st, int root_fd, bool read_only)
 		return st->sync_fd;
 	st->buffered = type_is_buffered(st->sync_fd);
 	struct statfs sf;
-	st->serial_extends = fstatfs(st->sync_fd, &sf) == 0 && sf.f_type == EXT4_SUPER_MAGIC;
+	st->serial_extends = fstatfs(st->sync_fd, &sf) == 0 &&
+		(sf.f_type == EXT4_SUPER_MAGIC || sf.f_type == XFS_SUPER_MAGIC);
 	return 0;
 }
 

@@ -49,7 +49,7 @@ struct store {
 	int sync_fd;           /* real descriptor for syncfs, or -1 */
 	bool buffered;         /* the whole source fakes or lacks O_DIRECT */
 	bool raw;
-	bool serial_extends;   /* ext4: direct writes beyond the end go one at a time */
+	bool serial_extends;   /* ext4, xfs: direct writes beyond the end go one at a time */
 	bool read_only;
 	uint64_t raw_size;
 };
