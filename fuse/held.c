@@ -90,9 +90,28 @@ bool held_is_small(const struct pacefs *p, const struct held *h)
 		h->writer->throttle.rate * SMALL_SHARE < share && h->writer->bytes > 0;
 }
 
+/* The mask on this line of /proc/TID/status, 0 if there is none. */
+static uint64_t signal_mask(const char *status, const char *key)
+{
+	const char *at = strstr(status, key);
+
+	return at ? strtoull(at + strlen(key), NULL, 16) : 0;
+}
+
+/* Signals that do nothing by default, or only stop. */
+static uint64_t harmless_signals(void)
+{
+	static const int signals[] = {SIGCHLD, SIGCONT, SIGURG, SIGWINCH, SIGSTOP, SIGTSTP, SIGTTIN,
+		SIGTTOU};
+	uint64_t mask = 0;
+
+	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++)
+		mask |= 1ull << (signals[i] - 1);
+	return mask;
+}
+
 bool held_is_killed(pid_t tid)
 {
-	static const char *const lines[] = {"SigPnd:\t", "ShdPnd:\t"};
 	char path[40], text[4096];
 
 	snprintf(path, sizeof(path), "/proc/%d/status", tid);
@@ -102,10 +121,11 @@ bool held_is_killed(pid_t tid)
 	ssize_t n = read(fd, text, sizeof(text) - 1);
 	close(fd);
 	text[n > 0 ? n : 0] = '\0';
-	for (size_t i = 0; i < 2; i++) {
-		const char *at = strstr(text, lines[i]);
-		if (at && strtoull(at + strlen(lines[i]), NULL, 16) & 1ull << (SIGKILL - 1))
-			return true;
-	}
-	return false;
+	/* SIGKILL shows as such when it, or a fatal signal with no other one pending, was sent.
+	 * A fatal signal behind a handled one stays pending as itself. */
+	uint64_t pending = signal_mask(text, "SigPnd:\t") | signal_mask(text, "ShdPnd:\t");
+	uint64_t kept = signal_mask(text, "SigBlk:\t") | signal_mask(text, "SigIgn:\t") |
+		signal_mask(text, "SigCgt:\t") | harmless_signals();
+	uint64_t kill = 1ull << (SIGKILL - 1);
+	return pending & (~kept | kill);
 }

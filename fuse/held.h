@@ -16,8 +16,8 @@ struct held *held_pop(struct pacer *pacer);
 /* A small request of a writer well below its share: it does not stand behind greedy ones. */
 bool held_is_small(const struct pacefs *p, const struct held *h);
 
-/* Is SIGKILL pending for the thread? The kernel sends one interrupt per request and none for a
- * SIGKILL after a handled signal, so a queued request is looked at again and again. */
+/* Is a signal pending that will end the thread? The kernel sends one interrupt per request and
+ * none for a signal after a handled one, so a queued request is looked at again and again. */
 bool held_is_killed(pid_t tid);
 
 #endif

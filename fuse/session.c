@@ -13,6 +13,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -36,6 +37,9 @@ struct reader {
 	struct iovec iov[PACER_MAX_FRAMES + 1];
 	struct payload payload;
 	bool blocking;
+	int epoll_fd;              /* to wait with: one reader wakes up for one request */
+	bool may_spin;             /* more than one CPU, as of spin_look_us */
+	uint64_t spin_look_us;
 };
 
 struct session {
@@ -198,12 +202,43 @@ static bool would_wait(ssize_t n)
 	return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
+/* With one CPU to run on, a reader that stays awake only keeps the writer from it. */
+static bool may_spin(struct reader *r, uint64_t now_us)
+{
+	cpu_set_t cpus;
+
+	if (now_us >= r->spin_look_us) {
+		r->spin_look_us = now_us + US_PER_S;
+		r->may_spin = sched_getaffinity(0, sizeof(cpus), &cpus) < 0 || CPU_COUNT(&cpus) > 1;
+	}
+	return r->may_spin;
+}
+
+/* Looking is cheaper than trying to read: no list of 257 pieces to hand over. */
+static bool spin(struct reader *r)
+{
+	struct session *s = r->s;
+	struct pollfd pfd = {.fd = s->fd, .events = POLLIN};
+	uint64_t now = clock_now_us(), until = now + SPIN_US;
+	int ready;
+
+	if (!may_spin(r, now) ||
+		atomic_exchange_explicit(&s->spinning, true, memory_order_acquire))
+		return false;
+	do {
+		ready = poll(&pfd, 1, 0);
+	} while (ready == 0 && clock_now_us() < until);
+	atomic_store_explicit(&s->spinning, false, memory_order_release);
+	return ready != 0;
+}
+
 /* The next request. Bytes, or -errno (ENODEV: unmounted). */
 static ssize_t receive(struct reader *r)
 {
+	enum { LOOK_MS = 1000 }; /* another reader may have seen the end */
 	struct session *s = r->s;
+	struct epoll_event event;
 	int nr_iov = describe(r);
-	struct pollfd pfd = {.fd = s->fd, .events = POLLIN};
 
 	for (;;) {
 		ssize_t n = readv(s->fd, r->iov, nr_iov);
@@ -213,21 +248,22 @@ static ssize_t receive(struct reader *r)
 			continue;
 		if (!would_wait(n))
 			return -errno;
-		/* Looking is cheaper than trying to read: no list of 257 pieces to hand over. */
-		if (!atomic_exchange_explicit(&s->spinning, true, memory_order_acquire)) {
-			uint64_t until = clock_now_us() + SPIN_US;
-			int ready;
-			do {
-				ready = poll(&pfd, 1, 0);
-			} while (ready == 0 && clock_now_us() < until);
-			atomic_store_explicit(&s->spinning, false, memory_order_release);
-			if (ready)
-				continue;
-		}
+		if (spin(r))
+			continue;
 		if (atomic_load(&s->ended))
 			return -ENODEV;
-		poll(&pfd, 1, 1000);
+		epoll_wait(r->epoll_fd, &event, 1, LOOK_MS);
 	}
+}
+
+static int reader_poll_init(struct reader *r)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
+
+	r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (r->epoll_fd < 0)
+		return -errno;
+	return epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->s->fd, &event) < 0 ? -errno : 0;
 }
 
 /* What is not a WRITE must lie in one piece for libfuse. */
@@ -318,6 +354,8 @@ static void reader_finish(struct reader *r)
 	for (unsigned i = 0; i < r->nr_frames; i++)
 		cache_free_held(&r->s->p->dom, r->frames[i]);
 	domain_unlock(&r->s->p->dom);
+	if (r->epoll_fd >= 0)
+		close(r->epoll_fd);
 	free(r->linear);
 	free(r);
 	current = NULL;
@@ -335,6 +373,8 @@ static void *reader_main(void *arg)
 	if (r && r->linear) {
 		r->s = s;
 		current = r;
+		if (reader_poll_init(r) < 0)
+			log_warn("a reader cannot wait for requests: %s", strerror(errno));
 		/* An own umask and working directory: files are made with the caller's umask. */
 		if (unshare(CLONE_FS) == 0)
 			ops_thread_init();
