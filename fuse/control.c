@@ -107,9 +107,9 @@ static void add_kernel_names(struct text *t, struct pacefs *p)
 
 static uint64_t silent_us(const struct device *dev, uint64_t now_us)
 {
-	uint64_t since = dev->last_completion_us;
+	uint64_t since = dev->busy.progress_us;
 
-	if (!dev->busy_since_us || !since || now_us - since < US_PER_S)
+	if (!dev->busy.counted_us || now_us - since < US_PER_S)
 		return 0;
 	return now_us - since;
 }
@@ -138,6 +138,7 @@ static void add_amounts(struct text *t, struct pacefs *p, uint64_t now_us)
 	add_u64(t, "clean_bytes", p->dom.nr_clean * PAGE_BYTES);
 	add_u64(t, "cache_bytes", (uint64_t)p->dom.arena.nr_frames * PAGE_BYTES);
 	add_u64(t, "silent_us", silent_us(dev, now_us));
+	add_u64(t, "stalls", dev->busy.nr_stalls);
 	add_u64(t, "errors", dev->errors);
 	add_u64(t, "lost_bytes", dev->lost_bytes);
 	add_u64(t, "retries", dev->retries);

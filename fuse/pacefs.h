@@ -34,7 +34,7 @@ struct backing {
 	uint64_t free_bytes, free_bytes_root; /* of the source, as of the last look (space.c) */
 	uint64_t free_written;    /* dev.written then */
 	uint64_t free_look_us;
-	uint64_t seen_written, seen_busy_us; /* of dev, as the law last heard of it */
+	uint64_t seen_written;    /* of dev, as the law last heard of it */
 };
 
 static inline struct backing *backing_of(struct device *dev)

@@ -53,6 +53,7 @@ static struct throttle_sample make_sample(const struct pacefs *p, const struct b
 		.wb_reclaimable = (double)dev->nr_dirty,
 		.wb_writeback = (double)dev->nr_writeback,
 		.wb_written = dev->written,
+		.wb_busy_us = busy_clock_read(&dev->busy, now_us),
 		.wb_dirtied = dev->dirtied,
 		.cap_thresh = b->cap_pages,
 		.min_ratio = (double)b->settings.min_ratio / 100,
@@ -73,10 +74,6 @@ static void observe(struct pacefs *p, struct backing *b, uint64_t now_us)
 		b->seen_written = dev->written;
 		throttle_completed(&p->throttle, &b->throttle, (double)done,
 			(double)b->settings.max_ratio / 100, now_us);
-	}
-	if (dev->busy_start_us != b->seen_busy_us) {
-		b->seen_busy_us = dev->busy_start_us;
-		throttle_writeback_begins(&b->throttle, dev->written, now_us);
 	}
 }
 

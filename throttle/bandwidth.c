@@ -13,51 +13,12 @@ void throttle_device_init(struct throttle_device *dev, double first_bw, uint64_t
 		.write_bandwidth = bw,
 		.avg_write_bandwidth = bw,
 		.bw_stamp_us = now_us,
-		.progress_us = now_us,
 		.dirty_ratelimit = bw,
 		.balanced_dirty_ratelimit = bw,
 		.ratelimit_stamp_us = now_us,
 		.cap_limit = THROTTLE_NO_CAP,
 		.cap_stamp_us = now_us,
 	};
-}
-
-/* Time since the stamp in which the device was at work: without the gaps between the last
- * completion and the next start, and without what a stall lasted beyond GAP_CAP_US.
- * writeback: something is in flight at now. */
-uint64_t throttle_busy_us(
-	const struct throttle_device *dev, bool writeback, uint64_t now_us)
-{
-	uint64_t since =
-		dev->progress_us > dev->bw_stamp_us ? dev->progress_us : dev->bw_stamp_us;
-	uint64_t whole = elapsed_us(now_us, dev->bw_stamp_us);
-	uint64_t tail = elapsed_us(now_us, since);
-	uint64_t counted = 0, before, gap;
-
-	if (writeback) {
-		before =
-			elapsed_us(since, dev->progress_us); /* part of an older sample */
-		gap = elapsed_us(now_us, dev->progress_us);
-		before = before < GAP_CAP_US ? before : GAP_CAP_US;
-		gap = gap < GAP_CAP_US ? gap : GAP_CAP_US;
-		counted = elapsed_us(gap, before);
-	}
-	return elapsed_us(whole - tail + counted, dev->idle_us);
-}
-
-void throttle_writeback_begins(
-	struct throttle_device *dev, uint64_t wb_written, uint64_t now_us)
-{
-	uint64_t busy = throttle_busy_us(dev, false, now_us);
-
-	if (busy == 0) { /* nothing to keep from the old sample */
-		dev->bw_stamp_us = now_us;
-		dev->written_stamp = wb_written;
-		dev->idle_us = 0;
-	} else {
-		dev->idle_us = elapsed_us(now_us, dev->bw_stamp_us) - busy;
-	}
-	dev->progress_us = now_us;
 }
 
 /* bw remembers BW_PERIOD_S, avg follows only where bw has moved away twice in a row.
@@ -127,8 +88,7 @@ static void measure(struct throttle_device *dev, bool bound, double pages, doubl
 static void update_bandwidth(const struct throttle_domain *dom,
 	struct throttle_device *dev, const struct throttle_sample *s)
 {
-	double busy_s =
-		us_to_s((double)throttle_busy_us(dev, s->wb_writeback > 0, s->now_us));
+	double busy_s = us_to_s((double)elapsed_us(s->wb_busy_us, dev->busy_stamp));
 	double pages = 0;
 
 	/* Too little work to tell: go on collecting, an idle device may take minutes for
@@ -144,7 +104,7 @@ static void update_bandwidth(const struct throttle_domain *dom,
 	measure(dev, lower_bound(dom, dev, s), pages, busy_s);
 	dev->bw_stamp_us = s->now_us;
 	dev->written_stamp = s->wb_written;
-	dev->idle_us = 0;
+	dev->busy_stamp = s->wb_busy_us;
 }
 
 void throttle_tick(struct throttle_domain *dom, struct throttle_device *dev,

@@ -13,7 +13,6 @@
 #define BW_PERIOD_S 4.096
 #define FAST_START_S 2.0	/* busy time averaged plainly before the filter */
 #define MIN_BUSY_S 0.05		/* shorter samples are mostly granularity */
-#define GAP_CAP_US 1000000ull	/* a longer gap without completions is a stall */
 #define IDLE_CUT_US 1000000ull	/* older stamps are restarted, not measured from */
 #define TICK_US 1000.0		/* the kernel's tick at 1000 Hz */
 #define SCOPE 8.0		/* the "one eighth" rules */
@@ -84,8 +83,6 @@ double throttle_device_share(const struct throttle_domain *dom,
 	double dirty);
 
 /* bandwidth.c */
-uint64_t throttle_busy_us(
-	const struct throttle_device *dev, bool writeback, uint64_t now_us);
 void throttle_bandwidth_step(double *bw, double *avg, double pages, double busy_s);
 
 /* position.c */

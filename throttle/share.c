@@ -56,15 +56,7 @@ double throttle_proportion(const struct throttle_domain *dom,
 void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev,
 	double pages, double max_ratio, uint64_t now_us)
 {
-	uint64_t busy = throttle_busy_us(dev, true, now_us);
 	double add = pages;
-
-	/* the time up to this completion was busy, except for what a stall had in excess
-	 */
-	dev->idle_us = elapsed_us(now_us, dev->bw_stamp_us) - busy;
-	if (elapsed_us(now_us, dev->progress_us) > GAP_CAP_US)
-		dev->nr_stalls++;
-	dev->progress_us = now_us;
 
 	if (dom->completions <= 1)
 		dom->period_start_us = now_us;

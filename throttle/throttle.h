@@ -56,9 +56,7 @@ struct throttle_device {
 	double avg_write_bandwidth;    /* filtered again */
 	uint64_t bw_stamp_us;
 	uint64_t written_stamp;        /* pages */
-	uint64_t progress_us;          /* last completion, or last start from idle */
-	uint64_t idle_us;              /* time since bw_stamp_us that does not count */
-	uint64_t nr_stalls;            /* gaps of more than 1 s with writeback in flight */
+	uint64_t busy_stamp;           /* of wb_busy_us */
 	double busy_s;                 /* seconds measured so far, for the running mean of the
 					* first two seconds and for confidence */
 	double busy_pages;
@@ -97,6 +95,8 @@ struct throttle_sample {
 	double wb_reclaimable;         /* R_j */
 	double wb_writeback;           /* W_j */
 	uint64_t wb_written;           /* pages completed, monotone */
+	uint64_t wb_busy_us;           /* time with writeback in flight, monotone; of a gap
+					* without completions it counts one second at most */
 	uint64_t wb_dirtied;           /* pages dirtied and not dropped again, monotone enough:
 					* may step back by pages truncated before writeback */
 	double cap_thresh;             /* the device's own hard limit (max_bytes, and
@@ -158,14 +158,9 @@ struct throttle_thresholds throttle_device_thresholds(const struct throttle_doma
 bool throttle_over_background(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s);
 
-/* pages have completed on the device at now (2.1; honours max_ratio). Also marks the time as
- * busy: to be called at each completion, with 0 pages for a failed write. */
+/* pages have completed on the device at now (2.1; honours max_ratio). */
 void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev,
 	double pages, double max_ratio, uint64_t now_us);
-
-/* Writeback starts on a device that had none in flight: idle time makes no sample (3, idle rule). */
-void throttle_writeback_begins(struct throttle_device *dev, uint64_t wb_written,
-	uint64_t now_us);
 
 /* The device leaves the domain: the others' shares grow at once. The caller takes its min_ratio
  * out of sum_min_ratio. */

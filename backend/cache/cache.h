@@ -14,6 +14,7 @@
 
 #include "backend/cache/arena.h"
 #include "backend/cache/mapping.h"
+#include "util/busy_clock.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -116,10 +117,7 @@ struct device {
 	bool drain;                 /* write everything (umount, flush) */
 
 	/* kept by the flusher */
-	uint64_t busy_since_us;     /* 0 = nothing in flight, else up to when busy_us counts */
-	uint64_t busy_start_us;     /* when the last busy stretch began */
-	uint64_t busy_us;           /* time with requests in flight */
-	uint64_t last_completion_us; /* or since when it is idle */
+	struct busy_clock busy;     /* time with requests in flight */
 	uint64_t next_periodic_us;
 	bool periodic_round;
 	int kick_fd;                /* eventfd */

@@ -401,7 +401,6 @@ static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint6
 		node->file->size_below = end;
 	for (unsigned i = 0; i < io->nr_pages; i++)
 		cache_end_writeback(node, io->index + i, io->frames[i], err, now_us);
-	node->dev->last_completion_us = now_us;
 	io_put(fl, io);
 }
 
@@ -550,18 +549,6 @@ static void submit(struct flusher *fl, struct flush_io *list)
 	}
 }
 
-/* Time with requests in flight: the only time that says how fast the device is. */
-static void account_busy(struct device *dev, bool busy, uint64_t now_us)
-{
-	if (dev->busy_since_us)
-		dev->busy_us += now_us - dev->busy_since_us;
-	else if (busy)
-		dev->busy_start_us = now_us;
-	dev->busy_since_us = busy ? now_us : 0;
-	if (!busy)
-		dev->last_completion_us = now_us;
-}
-
 uint64_t flusher_step(struct flusher *fl, struct store_io **done, unsigned nr_done,
 	uint64_t now_us)
 {
@@ -584,7 +571,7 @@ uint64_t flusher_step(struct flusher *fl, struct store_io **done, unsigned nr_do
 		domain_progress(dom);
 	struct flush_io *list = collect(fl, now_us);
 	bool waiting = fl->nr_inflight || list || again;
-	account_busy(fl->dev, waiting, now_us);
+	busy_clock_update(&fl->dev->busy, waiting, nr_done > 0, now_us);
 	if (waiting || fl->plan.reason == FLUSH_NONE)
 		wait_us = fl->plan.wake_us == FLUSH_NEVER_US || fl->plan.wake_us <= now_us ?
 			IDLE_WAIT_US : fl->plan.wake_us - now_us;

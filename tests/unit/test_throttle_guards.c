@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "throttle/formulas.h"
+#include "util/busy_clock.h"
 
 #define S_US 1000000ull
 #define MS_US 1000ull
@@ -63,6 +64,7 @@ static void write_for(struct world *x, unsigned intervals, uint64_t pages)
 	x->s.wb_writeback = 1000;
 	while (intervals-- != 0) {
 		x->s.now_us += THROTTLE_INTERVAL_US;
+		x->s.wb_busy_us += THROTTLE_INTERVAL_US;
 		x->s.wb_written += pages;
 		throttle_completed(&x->dom, &x->dev, (double)pages, 1, x->s.now_us);
 		throttle_tick(&x->dom, &x->dev, &x->s);
@@ -341,7 +343,6 @@ static void test_3_idle_is_no_sample(void **state)
 	}
 	assert_near(x.dev.avg_write_bandwidth, before, 1e-9);
 	x.s.now_us += 77 * MS_US;
-	throttle_writeback_begins(&x.dev, x.s.wb_written, x.s.now_us);
 	write_for(&x, 20, 2000);
 	assert_near(x.dev.avg_write_bandwidth, before, 1);
 }
@@ -355,9 +356,8 @@ static void test_3b_busy_time(void **state)
 	world_init(&x);
 	set_dirty(&x, 90000);
 	for (unsigned i = 0; i < 100; i++) {
-		x.s.now_us += 140 * MS_US;
-		throttle_writeback_begins(&x.dev, x.s.wb_written, x.s.now_us);
-		x.s.now_us += 60 * MS_US;
+		x.s.now_us += 200 * MS_US;
+		x.s.wb_busy_us += 60 * MS_US;
 		x.s.wb_written += 600;
 		throttle_completed(&x.dom, &x.dev, 600, 1, x.s.now_us);
 		x.s.wb_writeback = 0;
@@ -376,6 +376,7 @@ static void test_3b_lower_bound(void **state)
 	write_for(&x, 20, 2000);
 	for (unsigned i = 0; i < 20; i++) { /* all in flight, nobody waits */
 		x.s.now_us += THROTTLE_INTERVAL_US;
+		x.s.wb_busy_us += THROTTLE_INTERVAL_US;
 		x.s.wb_written += 100;
 		throttle_completed(&x.dom, &x.dev, 100, 1, x.s.now_us);
 		set_dirty(&x, 64);
@@ -385,6 +386,7 @@ static void test_3b_lower_bound(void **state)
 	assert_near(x.dev.avg_write_bandwidth, 10000, 1);
 	for (unsigned i = 0; i < 100; i++) { /* but a faster one counts */
 		x.s.now_us += THROTTLE_INTERVAL_US;
+		x.s.wb_busy_us += THROTTLE_INTERVAL_US;
 		x.s.wb_written += 4000;
 		throttle_completed(&x.dom, &x.dev, 4000, 1, x.s.now_us);
 		throttle_tick(&x.dom, &x.dev, &x.s);
@@ -393,6 +395,7 @@ static void test_3b_lower_bound(void **state)
 	for (unsigned i = 0; i < 200;
 		i++) { /* all in flight because all wait for the device */
 		x.s.now_us += THROTTLE_INTERVAL_US;
+		x.s.wb_busy_us += THROTTLE_INTERVAL_US;
 		x.s.wb_written += 1000;
 		throttle_completed(&x.dom, &x.dev, 1000, 1, x.s.now_us);
 		set_dirty(&x, 102400);
@@ -402,27 +405,34 @@ static void test_3b_lower_bound(void **state)
 	assert_near(x.dev.avg_write_bandwidth, 5000, 100);
 }
 
+/* The device as the busy clock sees it: in flight all the time, one completion per write_for(). */
 static void test_3c_stall(void **state)
 {
 	struct world x;
+	struct busy_clock clock = {0};
 
 	(void)state;
 	world_init(&x);
 	write_for(&x, 50, 5120);
+	busy_clock_update(&clock, true, true, x.s.now_us);
+	uint64_t before = x.s.wb_busy_us;
 	for (unsigned i = 0; i < 50; i++) { /* ten seconds in which nothing completes */
 		x.s.now_us += THROTTLE_INTERVAL_US;
+		x.s.wb_busy_us = before + busy_clock_read(&clock, x.s.now_us);
 		throttle_tick(&x.dom, &x.dev, &x.s);
 	}
+	assert_int_equal(x.s.wb_busy_us - before, 1000000);
 	assert_in_range((uintmax_t)x.dev.avg_write_bandwidth, 24000, 25600);
 	assert_in_range((uintmax_t)x.dev.write_bandwidth, 19000, 21000);
-	assert_int_equal(x.dev.nr_stalls, 0);
-	write_for(&x, 1, 5120);
-	assert_int_equal(x.dev.nr_stalls, 1);
-	/* the same without ticks in between: one second of the gap counts */
-	write_for(&x, 100, 5120);
-	x.s.now_us += 10 * S_US;
-	write_for(&x, 1, 5120);
-	assert_in_range((uintmax_t)x.dev.avg_write_bandwidth, 24000, 25600);
+	assert_int_equal(clock.nr_stalls, 0);
+	busy_clock_update(&clock, true, true, x.s.now_us);
+	assert_int_equal(clock.nr_stalls, 1);
+	assert_int_equal(busy_clock_read(&clock, x.s.now_us + 7), 1000007);
+	busy_clock_update(&clock, false, true, x.s.now_us + 7); /* idle from here on */
+	assert_int_equal(busy_clock_read(&clock, x.s.now_us + 5000000), 1000007);
+	busy_clock_update(&clock, true, false, x.s.now_us + 6000000);
+	assert_int_equal(busy_clock_read(&clock, x.s.now_us + 6000003), 1000010);
+	assert_int_equal(clock.nr_stalls, 1);
 }
 
 static void test_3d_elapsed(void **state)
@@ -448,8 +458,7 @@ static void test_3d_elapsed(void **state)
 	x.s.wb_writeback = 0;
 	for (unsigned i = 0; i < 20; i++) {
 		x.s.now_us += THROTTLE_INTERVAL_US;
-		throttle_writeback_begins(&x.dev, x.s.wb_written, x.s.now_us);
-		x.s.now_us += 1 * MS_US;
+		x.s.wb_busy_us += 1 * MS_US;
 		x.s.wb_written += 1000;
 		throttle_completed(&x.dom, &x.dev, 1000, 1, x.s.now_us);
 		throttle_tick(&x.dom, &x.dev, &x.s);

@@ -276,7 +276,7 @@ static void test_stall(void **state)
 	measure(m, 0.2, 1);
 	assert_true(m->devs[0].d.avg_write_bandwidth > 0.9 * before);
 	assert_true(throughput(m, 0) > 0.9);
-	assert_int_equal(m->devs[0].d.nr_stalls, 1);
+	assert_int_equal(m->devs[0].busy.nr_stalls, 1);
 }
 
 static void test_bandwidth_steps(void **state)

@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "throttle/throttle.h"
+#include "util/busy_clock.h"
 
 #define MIB_PAGES 256.0
 #define WRITERS_MAX 128
@@ -52,6 +53,7 @@ struct sim_device {
 	double completed; /* since the warm-up */
 	double dirty_max;
 	uint64_t idle_us;
+	struct busy_clock busy;
 };
 
 struct sim {
@@ -138,6 +140,7 @@ static struct throttle_sample sample(const struct sim *m, unsigned dev)
 		.wb_reclaimable = d->reclaimable,
 		.wb_writeback = d->writeback,
 		.wb_written = d->written,
+		.wb_busy_us = busy_clock_read(&d->busy, m->now_us),
 		.wb_dirtied = d->dirtied,
 		.cap_thresh = m->cap,
 		.max_ratio = m->max_ratio,
@@ -177,7 +180,7 @@ static void flush(struct sim *m, unsigned dev)
 			return;
 		wanted = false;
 		if (d->io_len == 0)
-			throttle_writeback_begins(&d->d, d->written, m->now_us);
+			busy_clock_update(&d->busy, true, false, m->now_us);
 		d->io[(d->io_head + d->io_len++) % IN_FLIGHT_MAX] = pages;
 		d->reclaimable -= pages;
 		d->writeback += pages;
@@ -196,6 +199,7 @@ static void complete(struct sim *m, struct sim_device *d)
 	d->written += (uint64_t)pages;
 	if (m->now_us >= m->warm_us)
 		d->completed += pages;
+	busy_clock_update(&d->busy, d->io_len != 0, true, m->now_us);
 	throttle_completed(&m->dom, &d->d, pages, m->max_ratio, m->now_us);
 	start_io(m, d);
 }
