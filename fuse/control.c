@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 /* Figures, besides the settings. flush is the only one that can be set. */
@@ -298,6 +300,29 @@ static bool is_figure(const char *name)
 	return false;
 }
 
+void control_bound_mapped_pages(struct pacefs *p)
+{
+	char path[128], value[32];
+	dev_t dev = p->mount.dev;
+
+	domain_lock(&p->dom);
+	double limit = pacer_limit(p);
+	domain_unlock(&p->dom);
+
+	if (dev == 0)
+		return;
+	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u%s/max_bytes", major(dev), minor(dev),
+		p->mount.fuseblk ? "-fuseblk" : "");
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	int n = snprintf(value, sizeof(value), "%" PRIu64,
+		(uint64_t)(limit / 8) * PAGE_BYTES);
+	if (write(fd, value, (size_t)n) < 0)
+		log_debug("%s: %s", path, strerror(errno));
+	close(fd);
+}
+
 static int set_setting(struct pacefs *p, const char *name, const char *value)
 {
 	char message[512];
@@ -312,11 +337,13 @@ static int set_setting(struct pacefs *p, const char *name, const char *value)
 		pacer_settings_changed(p);
 	}
 	domain_unlock(&p->dom);
-	if (ret < 0)
+	if (ret < 0) {
 		log_warn("%s", message);
-	else
-		log_info("%s set to %s", name, value);
-	return ret < 0 ? -EINVAL : 0;
+		return -EINVAL;
+	}
+	control_bound_mapped_pages(p);
+	log_info("%s set to %s", name, value);
+	return 0;
 }
 
 int control_set(fuse_req_t req, const char *name, const char *value, size_t size)

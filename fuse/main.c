@@ -1,5 +1,6 @@
 /* main.c - the program: commands, or one mount from start to verdict. */
 #include "fuse/commands.h"
+#include "fuse/control.h"
 #include "fuse/device_facts.h"
 #include "fuse/node.h"
 #include "fuse/ops.h"
@@ -100,6 +101,10 @@ static void protect_process(const struct pacefs *p)
 		files.rlim_cur = files.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
+	/* The caller's limit is its own matter; ours must not end the daemon. */
+	struct rlimit none = {RLIM_INFINITY, RLIM_INFINITY};
+	setrlimit(RLIMIT_FSIZE, &none);
+	signal(SIGXFSZ, SIG_IGN);
 	if (!p->is_root)
 		return;
 	prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
@@ -187,31 +192,6 @@ static int block_signals(void)
 	return pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-/* Mapped pages are paced by the kernel by the mount's own bdi; it may hold an eighth of our
- * limit, where the kernel has such a knob (6.2). */
-static void bound_mapped_pages(struct pacefs *p)
-{
-	char path[128], value[32];
-	dev_t dev = p->mount.dev;
-
-	domain_lock(&p->dom);
-	double limit = pacer_limit(p);
-	domain_unlock(&p->dom);
-
-	if (dev == 0)
-		return;
-	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u%s/max_bytes", major(dev), minor(dev),
-		p->mount.fuseblk ? "-fuseblk" : "");
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return;
-	int n = snprintf(value, sizeof(value), "%" PRIu64,
-		(uint64_t)(limit / 8) * PAGE_BYTES);
-	if (write(fd, value, (size_t)n) < 0)
-		log_debug("%s: %s", path, strerror(errno));
-	close(fd);
-}
-
 /* ---- life ---- */
 
 static int verdict(struct pacefs *p)
@@ -282,7 +262,7 @@ static int serve(struct pacefs *p, const struct mount_request *req)
 	}
 	if (pthread_create(&signals, NULL, signal_main, p) == 0)
 		pthread_detach(signals);
-	bound_mapped_pages(p);
+	control_bound_mapped_pages(p);
 	describe_start(p);
 	if (!p->options.foreground)
 		leave_terminal();

@@ -270,6 +270,11 @@ void nodes_reap(struct pacefs *p)
 		store_file_close(file);
 		if (fd >= 0)
 			close(fd);
+		if (fn->unlinked) {
+			domain_lock(&p->dom);
+			p->nr_unlinked--; /* only now its blocks are free */
+			domain_unlock(&p->dom);
+		}
 		free(fn);
 	}
 }

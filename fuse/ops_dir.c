@@ -279,6 +279,7 @@ static void victim_is_gone(struct pacefs *p, struct victim v)
 		return;
 	}
 	domain_lock(&p->dom);
+	p->nr_unlinked += !v.fn->unlinked;
 	v.fn->unlinked = true; /* and the pin stays */
 	fnode_drop_if_dead(v.fn);
 	domain_unlock(&p->dom);

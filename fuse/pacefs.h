@@ -59,6 +59,7 @@ struct pacefs {
 	struct fnode *root;
 	struct fnode *fds_head, *fds_tail; /* open and unpinned, least recently used first */
 	unsigned nr_fds, max_fds;
+	uint64_t nr_unlinked;     /* deleted files whose room the source still counts */
 	bool handles;             /* the source gives file handles */
 
 	/* flush (control.c), the lock guards them */

@@ -77,6 +77,27 @@ static ssize_t write_now(struct pacefs *p, struct node *node, const struct paylo
 	return done;
 }
 
+/* A deleted file's blocks come free when the kernel has forgotten it and we have closed it,
+ * some milliseconds after rm. */
+static bool room_by_deletions(struct pacefs *p, struct backing *b, uint64_t bytes)
+{
+	enum { TRIES = 50, WAIT_US = 10000 };
+
+	for (int i = 0; i < TRIES; i++) {
+		domain_lock(&p->dom);
+		bool pending = p->nr_unlinked > 0;
+		domain_unlock(&p->dom);
+		if (!pending)
+			break;
+		usleep(WAIT_US);
+		look(p, b, clock_now_us());
+		if (fits(p, b, bytes))
+			return true;
+	}
+	look(p, b, clock_now_us());
+	return fits(p, b, bytes);
+}
+
 ssize_t space_write_through(struct pacefs *p, struct fnode *fn, const struct payload *payload,
 	uid_t uid)
 {
@@ -94,7 +115,7 @@ ssize_t space_write_through(struct pacefs *p, struct fnode *fn, const struct pay
 	domain_unlock(&p->dom);
 	if (err)
 		return -err;
-	if (fits(p, b, payload->bytes))
+	if (fits(p, b, payload->bytes) || room_by_deletions(p, b, payload->bytes))
 		return 0;
 	if (uid != 0 && b->free_bytes == 0 && b->free_bytes_root > 0)
 		return -ENOSPC; /* the rest is root's, whom we would write as */

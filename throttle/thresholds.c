@@ -139,8 +139,12 @@ void throttle_follow_limits(struct throttle_domain *dom, struct throttle_device 
 void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s)
 {
-	/* Rising needs no interval; a fall starts to be followed by the next tick. */
+	/* What somebody sets is in force at once, as far as what is already dirty allows; only
+	 * from there the limit is followed. */
 	throttle_follow_limits(dom, dev, s);
+	dom->dirty_limit = fmax(s->thresh, s->dirty);
+	if (s->cap_thresh < THROTTLE_NO_CAP)
+		dev->cap_limit = fmax(s->cap_thresh, s->wb_dirty);
 }
 
 void throttle_domain_init(struct throttle_domain *dom, uint64_t now_us)

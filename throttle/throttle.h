@@ -172,7 +172,8 @@ void throttle_device_removed(struct throttle_domain *dom, struct throttle_device
 void throttle_tick(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s);
 
-/* The limits took a new value by a setting (rise at once; 1.3 when they fall). */
+/* The limits took a new value by a setting: in force at once, but never below what is dirty now;
+ * from there 1.3. */
 void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s);
 

@@ -405,6 +405,26 @@ static void test_3b_lower_bound(void **state)
 	assert_near(x.dev.avg_write_bandwidth, 5000, 100);
 }
 
+/* What somebody sets is in force at once, but never below what is dirty. */
+static void test_limits_set(void **state)
+{
+	struct world x;
+
+	(void)state;
+	world_init(&x);
+	set_dirty(&x, 60000);
+	x.s.thresh = 51200;
+	x.s.bg_thresh = 25600;
+	x.s.cap_thresh = 8192;
+	throttle_limits_changed(&x.dom, &x.dev, &x.s);
+	assert_near(x.dom.dirty_limit, 60000, 0);
+	assert_near(x.dev.cap_limit, 60000, 0);
+	set_dirty(&x, 100);
+	throttle_limits_changed(&x.dom, &x.dev, &x.s);
+	assert_near(x.dom.dirty_limit, 51200, 0);
+	assert_near(x.dev.cap_limit, 8192, 0);
+}
+
 /* The device as the busy clock sees it: in flight all the time, one completion per write_for(). */
 static void test_3c_stall(void **state)
 {
@@ -1086,6 +1106,7 @@ int main(void)
 		cmocka_unit_test(test_3_idle_is_no_sample),
 		cmocka_unit_test(test_3b_busy_time),
 		cmocka_unit_test(test_3b_lower_bound),
+		cmocka_unit_test(test_limits_set),
 		cmocka_unit_test(test_3c_stall),
 		cmocka_unit_test(test_3d_elapsed),
 		cmocka_unit_test(test_3e_first_guess_leaves),
