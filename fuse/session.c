@@ -38,8 +38,8 @@ struct reader {
 	struct payload payload;
 	bool blocking;
 	int epoll_fd;              /* to wait with: one reader wakes up for one request */
-	bool may_spin;             /* more than one CPU, as of spin_look_us */
-	uint64_t spin_look_us;
+	unsigned tries;
+	bool found_one;            /* the last try without waiting had a request */
 };
 
 struct session {
@@ -50,6 +50,7 @@ struct session {
 	pthread_cond_t gone;       /* a reader ended */
 	unsigned nr_readers, nr_blocking;
 	atomic_bool spinning, ended;
+	unsigned spin_fails, spin_skip; /* whoever has set spinning */
 	int error;
 };
 
@@ -202,32 +203,32 @@ static bool would_wait(ssize_t n)
 	return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-/* With one CPU to run on, a reader that stays awake only keeps the writer from it. */
-static bool may_spin(struct reader *r, uint64_t now_us)
-{
-	cpu_set_t cpus;
-
-	if (now_us >= r->spin_look_us) {
-		r->spin_look_us = now_us + US_PER_S;
-		r->may_spin = sched_getaffinity(0, sizeof(cpus), &cpus) < 0 || CPU_COUNT(&cpus) > 1;
-	}
-	return r->may_spin;
-}
-
-/* Looking is cheaper than trying to read: no list of 257 pieces to hand over. */
+/* Stay awake for a moment. Where that is in vain (the writer is paused, or needs the CPU we spin
+ * on) it is tried ever more rarely, where it helps each time. */
 static bool spin(struct reader *r)
 {
+	enum { FAILS_MOST = 6 };
 	struct session *s = r->s;
 	struct pollfd pfd = {.fd = s->fd, .events = POLLIN};
-	uint64_t now = clock_now_us(), until = now + SPIN_US;
 	int ready;
 
-	if (!may_spin(r, now) ||
-		atomic_exchange_explicit(&s->spinning, true, memory_order_acquire))
+	if (atomic_exchange_explicit(&s->spinning, true, memory_order_acquire))
 		return false;
-	do {
-		ready = poll(&pfd, 1, 0);
-	} while (ready == 0 && clock_now_us() < until);
+	if (s->spin_skip) {
+		s->spin_skip--;
+		ready = 0;
+	} else {
+		uint64_t until = clock_now_us() + SPIN_US;
+		do {
+			/* Cheaper than trying to read: no list of pieces to hand over. */
+			ready = poll(&pfd, 1, 0);
+		} while (ready == 0 && clock_now_us() < until);
+		if (ready)
+			s->spin_fails = 0;
+		else if (s->spin_fails < FAILS_MOST)
+			s->spin_fails++;
+		s->spin_skip = (1u << s->spin_fails) - 1;
+	}
 	atomic_store_explicit(&s->spinning, false, memory_order_release);
 	return ready != 0;
 }
@@ -235,15 +236,28 @@ static bool spin(struct reader *r)
 /* The next request. Bytes, or -errno (ENODEV: unmounted). */
 static ssize_t receive(struct reader *r)
 {
-	enum { LOOK_MS = 1000 }; /* another reader may have seen the end */
+	enum {
+		LOOK_MS = 1000,   /* another reader may have seen the end */
+		RETRY_EVERY = 16, /* see whether several write by now */
+	};
 	struct session *s = r->s;
 	struct epoll_event event;
 	int nr_iov = describe(r);
+	/* One writer alone sends its next request only after the answer: a try at once is in
+	 * vain. Several have one waiting. */
+	bool wait_first = !r->found_one;
 
-	for (;;) {
+	for (bool waited = false;; waited = true) {
+		if (wait_first && !waited) {
+			if (!spin(r))
+				epoll_wait(r->epoll_fd, &event, 1, LOOK_MS);
+			continue;
+		}
 		ssize_t n = readv(s->fd, r->iov, nr_iov);
-		if (n >= 0)
+		if (n >= 0) {
+			r->found_one = !waited || (++r->tries % RETRY_EVERY == 0);
 			return n;
+		}
 		if (errno == EINTR || errno == ENOENT) /* ENOENT: it was interrupted meanwhile */
 			continue;
 		if (!would_wait(n))
