@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+#include <utlist.h>
 
 /* Figures, besides the settings. flush is the only one that can be set. */
 static const char *const figures[] = {"write_bandwidth", "dirty", "writeback",
@@ -92,8 +93,12 @@ static void add_kernel_names(struct text *t, struct pacefs *p)
 {
 	const struct backing *b = &p->backing;
 	const struct device *dev = &b->dev;
-	const struct throttle_verdict *v = &p->pacer.verdict;
-	double bdi_thresh = v->wb_thresh > 0 ? v->wb_thresh : pacer_limit(p);
+	double bdi_thresh = pacer_device_thresholds(p).thresh;
+	const struct node *n;
+	uint64_t io = 0, more_io = 0;
+
+	DL_COUNT(dev->io, n, io);
+	DL_COUNT(dev->more_io, n, more_io);
 
 	add(t, "BdiWriteback: %" PRIu64 " kB\n", kib((double)dev->nr_writeback));
 	add(t, "BdiReclaimable: %" PRIu64 " kB\n", kib((double)dev->nr_dirty));
@@ -103,7 +108,9 @@ static void add_kernel_names(struct text *t, struct pacefs *p)
 	add(t, "BdiDirtied: %" PRIu64 " kB\n", kib((double)dev->dirtied));
 	add(t, "BdiWritten: %" PRIu64 " kB\n", kib((double)dev->written));
 	add(t, "BdiWriteBandwidth: %" PRIu64 " kBps\n", kib(b->throttle.avg_write_bandwidth));
-	add_u64(t, "b_dirty", dev->nr_dirty_nodes);
+	add_u64(t, "b_dirty", dev->nr_dirty_nodes - io - more_io);
+	add_u64(t, "b_io", io);
+	add_u64(t, "b_more_io", more_io);
 	add_u64(t, "b_unclean", dev->nr_unclean);
 }
 
@@ -164,6 +171,7 @@ static void add_pacing(struct text *t, struct pacefs *p, uint64_t now_us)
 	add_u64(t, "pauses", c->pauses);
 	add_u64(t, "pause_us", c->pause_us);
 	add_u64(t, "max_pause_us", c->max_pause_us);
+	add_u64(t, "max_held_us", c->max_held_us);
 	add(t, "pause_histogram_ms:");
 	for (unsigned i = 0; i < 9; i++)
 		add(t, " %" PRIu64, c->pause_histogram[i]);
@@ -306,7 +314,7 @@ void control_bound_mapped_pages(struct pacefs *p)
 	dev_t dev = p->mount.dev;
 
 	domain_lock(&p->dom);
-	double limit = pacer_limit(p);
+	double limit = fmin(p->pacer.thresh, p->backing.cap_pages);
 	domain_unlock(&p->dom);
 
 	if (dev == 0)

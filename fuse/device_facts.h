@@ -11,7 +11,10 @@ struct device_facts {
 	bool block;          /* a block device at all (not tmpfs, network, FUSE) */
 };
 
-void device_facts_read(dev_t dev, struct device_facts *ret_facts);
+/* dev: st_dev of path, or st_rdev of a raw device. path: where to look in the mount table when the
+ * filesystem has no device number of its own; read before anything is mounted over it. Nothing
+ * known is no error. */
+void device_facts_read(dev_t dev, const char *path, struct device_facts *ret_facts);
 
 /* Bandwidth believed at first, bytes/s. Low on purpose for every block device: a stick does not
  * always say that it is one, writing early is harmless, and the first fifth of a second of

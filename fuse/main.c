@@ -7,6 +7,7 @@
 #include "fuse/pacefs.h"
 #include "fuse/session.h"
 #include "util/log.h"
+#include "util/parse.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +26,14 @@ static char mountpoint[PATH_MAX];
 
 /* ---- source ---- */
 
+/* A mistyped command looks like a source that does not exist. */
+static const char *nearest_command(const char *source)
+{
+	const char *slash = strrchr(source, '/');
+
+	return parse_nearest(slash ? slash + 1 : source, commands_names());
+}
+
 static int open_source(struct pacefs *p, struct stat *st)
 {
 	const char *source = p->options.source;
@@ -32,8 +41,10 @@ static int open_source(struct pacefs *p, struct stat *st)
 
 	if (stat(source, st) < 0) {
 		int ret = -errno;
-		log_error("%s: %s; the source must be an existing directory%s", source,
-			strerror(-ret), p->options.raw ? ", or with -o raw a device or file" : "");
+		const char *command = nearest_command(source);
+		log_error("%s: %s; the source must be an existing directory%s%s%s", source,
+			strerror(-ret), p->options.raw ? ", or with -o raw a device or file" : "",
+			command ? "; or was the command meant: " : "", command ? command : "");
 		return ret;
 	}
 	if (p->options.raw && !S_ISBLK(st->st_mode) && !S_ISREG(st->st_mode)) {
@@ -63,7 +74,7 @@ static int prepare_backing(struct pacefs *p, int source_fd, const struct stat *s
 	struct store_engine *engine;
 	dev_t dev = S_ISBLK(st->st_mode) ? st->st_rdev : st->st_dev;
 
-	device_facts_read(dev, &facts);
+	device_facts_read(dev, p->options.source, &facts);
 	b->prior_bytes_per_s = device_facts_prior(&facts);
 	b->settings = p->options.settings.device;
 	p->settings = p->options.settings.domain;

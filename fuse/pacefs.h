@@ -65,7 +65,6 @@ struct pacefs {
 	/* flush (control.c), the lock guards them */
 	uint64_t flush_started, flush_done;
 	bool flush_running;
-	uint64_t lost_before;     /* errors that a flush has reported */
 
 	int lock_fd;              /* the source is ours alone; -1 once all is written */
 	int ready_fd;             /* a byte when the mount answers, or -1 */

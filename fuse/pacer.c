@@ -109,6 +109,21 @@ static void set_flush_targets(struct pacefs *p, struct backing *b, const struct 
 	dev->expire_us = p->settings.dirty_expire_centisecs * US_PER_CENTISEC;
 }
 
+/* A larger limit asks for a larger arena, and may not have all of it: a quarter stays for the
+ * payloads of readers and held requests. */
+static void clamp_to_memory(struct pacefs *p)
+{
+	struct pacer *pacer = &p->pacer;
+	double most = floor((double)p->dom.arena.max_frames * 3 / 4);
+
+	if (pacer->thresh <= most)
+		return;
+	log_warn("a dirty limit of %.0f MB is more than memory allows: %.0f MB is in force",
+		pacer->thresh * PAGE_BYTES / 1e6, most * PAGE_BYTES / 1e6);
+	pacer->bg_thresh = fmin(pacer->bg_thresh, most / 2);
+	pacer->thresh = most;
+}
+
 static void read_knobs(struct pacefs *p)
 {
 	struct throttle_knobs knobs = {
@@ -123,6 +138,7 @@ static void read_knobs(struct pacefs *p)
 
 	p->pacer.thresh = t.thresh;
 	p->pacer.bg_thresh = t.bg_thresh;
+	clamp_to_memory(p);
 }
 
 void pacer_settings_changed(struct pacefs *p)
@@ -151,12 +167,23 @@ static void tick(struct pacefs *p, uint64_t now_us)
 	s.cap_thresh = b->cap_pages;
 	set_flush_targets(p, b, &s);
 	p->pacer.nr_active = writers_active(&p->pacer.writers, now_us);
-	writers_expire(&p->pacer.writers, now_us);
+	p->pacer.exit_debt += writers_expire(&p->pacer.writers, now_us);
 	if (b->dev.nr_dirty)
 		device_kick(&b->dev);
 }
 
 /* ---- admission ---- */
+
+struct throttle_thresholds pacer_device_thresholds(const struct pacefs *p)
+{
+	const struct backing *b = &p->backing;
+	struct throttle_sample s = make_sample(p, b, clock_now_us());
+	struct throttle_thresholds t = throttle_device_thresholds(&p->throttle, &b->throttle, &s);
+
+	t.thresh = fmin(t.thresh, b->cap_pages);
+	t.bg_thresh = fmin(t.bg_thresh, b->cap_pages / 2);
+	return t;
+}
 
 static void count_dirty(struct pacefs *p, bool from_kernel)
 {
@@ -309,6 +336,11 @@ static uint64_t judge(struct pacefs *p, struct held *h, uint64_t now_us)
 	throttle_balance(&p->throttle, &b->throttle, &h->writer->throttle, &s,
 		(double)h->new_pages, ceil((double)h->payload.bytes / PAGE_BYTES), &v);
 	pacer->verdict = v;
+	log_debug("write by %s[%d]: %u bytes, %u new pages, dirty %.0f of %.0f, pos_ratio %.3f, "
+		  "ratelimit %.0f: kind %d, pause %.1f ms",
+		h->writer->comm, h->writer->pid, h->payload.bytes, h->new_pages, s.dirty,
+		v.dirty_limit, v.pos_ratio, v.task_ratelimit, (int)v.kind,
+		(double)v.pause_us / 1e3);
 	if (v.start_background)
 		device_kick(&b->dev);
 	pacer->counters.freerun += v.kind == THROTTLE_FREERUN;
@@ -345,7 +377,10 @@ static void free_payload(struct pacefs *p, struct payload *pl)
 static void reply(struct pacefs *p, struct held *h)
 {
 	struct fnode *fn = h->fn;
+	uint64_t held_us = clock_now_us() - h->arrived_us;
 
+	if (held_us > __atomic_load_n(&p->pacer.counters.max_held_us, __ATOMIC_RELAXED))
+		__atomic_store_n(&p->pacer.counters.max_held_us, held_us, __ATOMIC_RELAXED);
 	if (h->watched)
 		fuse_req_interrupt_func(h->req, NULL, NULL);
 	if (h->done == 0 && h->error)
@@ -520,6 +555,17 @@ static void admit_queued(struct pacefs *p, uint64_t now_us, struct held **ready)
 	}
 }
 
+/* A writer that has just appeared takes over what earlier ones left unpaid when they ended, up to
+ * its first look: a stream of short-lived writers (compilers) pays like one. */
+static void adopt_exit_debt(struct pacer *pacer, struct writer *w)
+{
+	double most = w->throttle.nr_dirtied_pause - w->throttle.nr_dirtied;
+	double debt = fmin(pacer->exit_debt, fmax(most, 0));
+
+	w->throttle.nr_dirtied += debt;
+	pacer->exit_debt -= debt;
+}
+
 void pacer_write(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct payload *payload,
 	bool from_kernel)
 {
@@ -552,6 +598,8 @@ void pacer_write(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct payl
 	for (unsigned i = 0; i < payload->nr_frames; i++)
 		payload->frames[i] = FRAME_NONE;
 	h->writer = writers_get(&pacer->writers, &caller, ctx->pid, ctx->uid, fn->node.nodeid, now);
+	if (h->writer && h->writer->bytes == 0 && h->writer->held == 0)
+		adopt_exit_debt(pacer, h->writer);
 	if (!h->writer) {
 		h->error = ENOMEM;
 		free_payload(p, &h->payload);
@@ -636,6 +684,7 @@ int pacer_start(struct pacefs *p)
 	uint64_t now = clock_now_us();
 
 	pacer->nr_active = 1;
+	pacer->verdict.pos_ratio = 1;
 	throttle_domain_init(&p->throttle, now);
 	throttle_device_init(&p->backing.throttle, p->backing.prior_bytes_per_s / PAGE_BYTES, now);
 	domain_lock(&p->dom);

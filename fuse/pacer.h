@@ -61,7 +61,8 @@ struct pacer_counters {
 	uint64_t pauses, pause_us, queued, queue_us;
 	uint64_t pause_histogram[9];  /* < 1, 2, 4, ... 128, >= 128 ms */
 	uint64_t freerun, exempt, blocked, interrupts;
-	uint64_t max_pause_us;        /* longest hold for a pause */
+	uint64_t max_pause_us;        /* longest single pause */
+	uint64_t max_held_us;         /* longest time from a request to its answer; atomic */
 	uint64_t max_dirty_pages;     /* dirty + writeback, ever */
 	uint64_t over_limit_pages;    /* most by which a write(2) was admitted above the limit: 0 */
 	uint64_t mmap_pages;          /* written back by the kernel, admitted at once */
@@ -80,6 +81,7 @@ struct pacer {
 	size_t nr_heap, heap_room;
 	uint64_t wake_us;             /* when the thread will look again */
 	uint64_t tick_us;             /* next tick */
+	double exit_debt;             /* pages dirtied by writers that ended before they paid */
 	unsigned nr_active;           /* writers within the last second */
 	uint64_t spread;              /* state of a linear congruential generator */
 	struct throttle_verdict verdict; /* the last one, for stats */
@@ -99,6 +101,8 @@ void pacer_write(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct payl
 
 /* A setting changed: it is in force when this returns. With the lock. */
 void pacer_settings_changed(struct pacefs *p);
+/* Share of the device as of now, within its own limit; with the lock. */
+struct throttle_thresholds pacer_device_thresholds(const struct pacefs *p);
 /* Limit now in force, pages; with the lock. */
 double pacer_limit(const struct pacefs *p);
 

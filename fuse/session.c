@@ -167,18 +167,27 @@ bool session_setattr_kills_privs(void)
 static void refill(struct reader *r)
 {
 	struct session *s = r->s;
+	struct device *dev = &s->p->backing.dev;
+	bool waiting = false;
 
 	if (r->nr_frames == s->want_frames)
 		return;
+	domain_lock(&s->p->dom);
 	for (;;) {
-		domain_lock(&s->p->dom);
 		r->nr_frames += cache_alloc(&s->p->dom, s->want_frames - r->nr_frames,
 			r->frames + r->nr_frames);
-		domain_unlock(&s->p->dom);
 		if (r->nr_frames == s->want_frames)
-			return;
-		usleep(1000); /* completions make clean frames */
+			break;
+		/* All memory is dirty: the flusher must make some of it clean. */
+		dev->nr_blocked += !waiting;
+		waiting = true;
+		device_kick(dev);
+		domain_unlock(&s->p->dom);
+		usleep(1000);
+		domain_lock(&s->p->dom);
 	}
+	dev->nr_blocked -= waiting;
+	domain_unlock(&s->p->dom);
 }
 
 static int describe(struct reader *r)
@@ -340,6 +349,8 @@ static void serve(struct reader *r, size_t bytes)
 		answer(s, in->unique, -E2BIG);
 		return;
 	}
+	log_debug("opcode %u by thread %u for node %llu, %zu bytes", in->opcode, in->pid,
+		(unsigned long long)in->nodeid, bytes);
 	if (in->opcode == FUSE_SYNCFS)
 		serve_syncfs(s, in);
 	else

@@ -2,7 +2,9 @@
 
 #include "util/clock.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,13 +115,23 @@ struct writer *writers_get(struct writers *ws, const struct writer_caller *calle
 	return w;
 }
 
-void writers_expire(struct writers *ws, uint64_t now_us)
+static bool has_ended(const struct writer *w, uint64_t now_us)
+{
+	return w->key.kind == 0 && now_us - w->last_us > WRITER_QUIET_US &&
+		kill(w->pid, 0) < 0 && errno == ESRCH;
+}
+
+double writers_expire(struct writers *ws, uint64_t now_us)
 {
 	struct writer *w, *next_writer;
 	struct task *t, *next_task;
+	double debt = 0;
 
 	HASH_ITER(hh, ws->table, w, next_writer) {
-		if (w->held == 0 && now_us - w->last_us > WRITER_IDLE_US) {
+		bool ended = w->held == 0 && has_ended(w, now_us);
+		if (ended)
+			debt += w->throttle.nr_dirtied;
+		if (ended || (w->held == 0 && now_us - w->last_us > WRITER_IDLE_US)) {
 			HASH_DEL(ws->table, w);
 			free(w);
 		}
@@ -130,6 +142,7 @@ void writers_expire(struct writers *ws, uint64_t now_us)
 			free(t);
 		}
 	}
+	return debt;
 }
 
 unsigned writers_active(const struct writers *ws, uint64_t now_us)

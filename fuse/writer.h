@@ -16,6 +16,7 @@
 #include <uthash.h>
 
 #define WRITER_IDLE_US 30000000ull /* an idle writer is forgotten after this */
+#define WRITER_QUIET_US 200000ull  /* a writer quiet for this long may have ended: look */
 
 struct writer_key {
 	uint64_t id;            /* tgid, or hash of uid and node */
@@ -57,8 +58,8 @@ void writers_remember(struct writers *ws, pid_t tid, const struct writer_caller 
 /* The writer, made if new; NULL without memory. */
 struct writer *writers_get(struct writers *ws, const struct writer_caller *caller, pid_t tid,
 	uid_t uid, uint64_t nodeid, uint64_t now_us);
-/* Forget idle ones. */
-void writers_expire(struct writers *ws, uint64_t now_us);
+/* Forget idle ones, and those that have ended. Returns what the latter left unpaid, pages. */
+double writers_expire(struct writers *ws, uint64_t now_us);
 /* How many wrote within the last second; at least 1. */
 unsigned writers_active(const struct writers *ws, uint64_t now_us);
 void writers_finish(struct writers *ws);

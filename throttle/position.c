@@ -1,16 +1,18 @@
-/* position.c - pos_ratio: where the dirty pages are, against where they should be.
+/*- position.c - pos_ratio: where the dirty pages are, against where they should be.
  *
- *	pos_ratio
- *	  2 |******
- *	    |      *
- *	    |       *
- *	  1 |- - - - -*- - - -*            flat at the setpoint: small errors, small
- *corrections |         .         * |         .          * 0 +-----+---+---------+*---->
- *dirty freerun setpoint  limit
+ *  pos_ratio
+ *    2 |******
+ *      |      *
+ *      |       *
+ *    1 |- - - - -*- - - -*            flat at the setpoint: small errors, small
+ *      |         .        *           corrections
+ *      |         .         *
+ *    0 +-----+---+----------+*---->  dirty
+ *         freerun setpoint limit
  *
  * Three factors for a common device: the cubic above over the whole budget, a line over
- *the device's own share of it, and a boost while the device has nearly run dry. A strict
- *device has a second cubic over its share instead, and the lower of both counts.
+ * the device's own share of it, and a boost while the device has nearly run dry. A strict
+ * device has a second cubic over its share instead, and the lower of both counts.
  */
 #include "throttle/formulas.h"
 

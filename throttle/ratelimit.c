@@ -5,8 +5,8 @@
  *	balanced = q * avg / d  ->  avg / N
  *
  * whatever pos_ratio was. (With the ratelimit in place of q, pos_ratio 1/2 at twice the
- *fair rate would look balanced.) The ratelimit steps towards it, and only where the error
- *in rate and the error in position point the same way.
+ * fair rate would look balanced.) The ratelimit steps towards it, and only where the error
+ * in rate and the error in position point the same way.
  */
 #include "throttle/formulas.h"
 

@@ -5,7 +5,7 @@
  *	p_j = sum_i x_ij 2^-(i+1) / sum_i x_i 2^-(i+1)		i = 0: current period
  *
  * The domain is halved when somebody looks, a device when it completes something; until
- *then the reader scales by the periods the device has missed.
+ * then the reader scales by the periods the device has missed.
  */
 #include "throttle/formulas.h"
 

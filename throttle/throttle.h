@@ -131,7 +131,7 @@ struct throttle_verdict {
 	bool again;                    /* the pause does not pay for all pages: when it is over
 					* call throttle_balance_again() and hold on. Without it
 					* the rest is counted to the writer's next request */
-	bool start_background;         /* the flusher must run (6.3 steps 1 and 3) */
+	bool start_background;         /* the flusher must run */
 };
 
 void throttle_domain_init(struct throttle_domain *dom, uint64_t now_us);
@@ -141,24 +141,24 @@ void throttle_device_init(struct throttle_device *dev, double first_bw, uint64_t
 
 void throttle_writer_init(struct throttle_writer *w);
 
-/* ALGORITHM 1.1: thresholds from the knobs. dirtyable: pages that may become dirty. */
+/* Thresholds from the knobs. dirtyable: pages that may become dirty. */
 struct throttle_thresholds throttle_domain_thresholds(
 	const struct throttle_knobs *knobs, double dirtyable_pages);
 
-/* 1.2 */
+/* Below freerun nobody is paused; dirty should sit at the setpoint. */
 double throttle_freerun(double thresh, double bg_thresh);
 double throttle_setpoint(double freerun, double dirty_limit);
 
-/* Share of the device: wb_thresh and wb_bg_thresh (section 2.2, with the floors and max_ratio). */
+/* Share of the device: wb_thresh and wb_bg_thresh (with its floors and max_ratio). */
 struct throttle_thresholds throttle_device_thresholds(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s);
 
-/* Must the flusher write (7.1)? The same predicate from the same counters for a writer, who wants
+/* Must the flusher write? The same predicate from the same counters for a writer, who wants
  * it started, and for the flusher, who wants to know when to stop. */
 bool throttle_over_background(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s);
 
-/* pages have completed on the device at now (2.1; honours max_ratio). */
+/* pages have completed on the device at now (honours max_ratio). */
 void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev,
 	double pages, double max_ratio, uint64_t now_us);
 
@@ -173,18 +173,18 @@ void throttle_tick(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s);
 
 /* The limits took a new value by a setting: in force at once, but never below what is dirty now;
- * from there 1.3. */
+ * from there followed down smoothly. */
 void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s);
 
 /* Confidence 0..1 in the measured bandwidth, and the bandwidth that limits in time count with:
- * geometric blend of avg_write_bandwidth and prior (8.4). Pages/s, >= 1. */
+ * geometric blend of avg_write_bandwidth and prior. Pages/s, >= 1. */
 double throttle_confidence(const struct throttle_device *dev);
 double throttle_reference_bandwidth(const struct throttle_device *dev, double prior);
 
 /* How many of want pages may be dirtied now: 0..want, whole pages. reserved: pages admitted and
  * not yet counted in s->dirty. nr_writers >= 1: those now writing to the device. queued: others
- * already wait, so a slice is at most half the room divided by the writers (12.3). */
+ * already wait, so a slice is at most half the room divided by the writers. */
 double throttle_admissible(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s, double want,
 	double reserved, unsigned nr_writers, bool queued);

@@ -1,6 +1,6 @@
 /* cache.h - pages, nodes, devices and the counters that everything else reads.
  *
- * A page of a node is clean, dirty or in writeback (STYLE: dirty = newer than the source, no
+ * A page of a node is clean, dirty or in writeback (dirty = newer than the source, no
  * write in flight; writeback = its write is in flight). A page written again while in
  * writeback gets a new frame; the old one stays with its write as an orphan.
  * A page may hold only some valid bytes; the rest is the source's and is filled in by the

@@ -1,4 +1,4 @@
-/* test_throttle.c - each formula against the kernel's integer results (vectors.json, 1 ms
+/* test_throttle.c - each formula against the kernel's integer results (1 ms
  * tick).
  *
  * Ours are real numbers, so "equal" needs a tolerance. Each table names where its own
