@@ -76,6 +76,7 @@ static int prepare_backing(struct pacefs *p, int source_fd, const struct stat *s
 
 	device_facts_read(dev, p->options.source, &facts);
 	b->prior_bytes_per_s = device_facts_prior(&facts);
+	pthread_mutex_init(&b->through_lock, NULL);
 	b->settings = p->options.settings.device;
 	p->settings = p->options.settings.domain;
 	/* 128 KiB keeps pauses and locks short on a slow device; what is no block device at all
@@ -184,6 +185,10 @@ static void *signal_main(void *arg)
 		log_info("%s: %s: writing what is left, then unmounting", p->options.source,
 			strsignal(sig));
 		flusher_sync(&p->backing.flusher);
+		/* Only what is ours: over its own source the disk's mount shows there afterwards. */
+		dev_t dev;
+		if (!mount_find(p->mount.mountpoint, NULL, 0, &dev) || dev != p->mount.dev)
+			continue;
 		int ret = mount_umount(p->mount.mountpoint, true);
 		if (ret < 0)
 			log_warn("%s: %s", p->mount.mountpoint, strerror(-ret));

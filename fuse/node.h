@@ -44,6 +44,7 @@ struct fnode {
 	bool no_suid, no_caps;   /* nothing there that a write would take away; guarded by the
 				  * kernel's lock of the file, which write, chmod and setxattr
 				  * hold */
+	uint32_t queued;         /* writes waiting for admission */
 	uint32_t writers_open;   /* open(2)s for writing */
 	struct timespec seen_mtime; /* of the source when the kernel last cached its pages */
 	uint64_t seen_size;

@@ -138,6 +138,18 @@ static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info
 	return 0;
 }
 
+/* The kernel does not lock the file for an open with O_TRUNC: a write of it may be half
+ * admitted. It is finished first, or it would be torn. */
+static void wait_for_queued(struct pacefs *p, struct fnode *fn)
+{
+	domain_lock(&p->dom);
+	while (fn->queued) {
+		p->dom.wants_progress = true;
+		pthread_cond_wait(&p->dom.progress, &p->dom.lock);
+	}
+	domain_unlock(&p->dom);
+}
+
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct pacefs *p = pacefs_of(req);
@@ -158,6 +170,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 			ret = p->backing.store.read_only ? -EROFS : -EACCES;
 		if (ret == 0 && fi->flags & O_TRUNC) {
 			ops_kill_privs(p, fn, session_open_kills_privs());
+			wait_for_queued(p, fn);
 			ret = ops_truncate(p, fn, 0);
 		}
 		if (ret == 0)
@@ -213,6 +226,7 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 		ret = fn ? ops_file_get(p, fn) : -ESTALE;
 		if (ret == 0) {
 			if (fi->flags & O_TRUNC && e.attr.st_size) {
+				wait_for_queued(p, fn);
 				/* Somebody was faster, and the file is not new. */
 				ops_kill_privs(p, fn, fuse_req_ctx(req)->uid != 0);
 				ret = ops_truncate(p, fn, 0);
@@ -345,9 +359,10 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 	}
 	if (!fi->writepage)
 		ops_kill_privs(p, fn, session_write_kills_privs());
-	if (!fi->writepage && !space_is_ample(p, size)) {
+	struct payload *payload = session_payload();
+	if (!fi->writepage && !space_promise(p, payload)) {
 		session_block_begin();
-		ssize_t done = space_write_through(p, fn, session_payload(), fuse_req_ctx(req)->uid);
+		ssize_t done = space_write_through(p, fn, payload, fuse_req_ctx(req)->uid);
 		session_block_end();
 		if (done) {
 			if (done < 0)
@@ -358,7 +373,7 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 			return;
 		}
 	}
-	pacer_write(p, req, fn, session_payload(), fi->writepage);
+	pacer_write(p, req, fn, payload, fi->writepage);
 }
 
 static int sync_file(struct pacefs *p, struct open_file *of, bool datasync)
@@ -476,13 +491,25 @@ static bool beyond_raw(const struct pacefs *p, uint64_t end)
 static int punch(struct pacefs *p, struct node *node, int mode, off_t offset, off_t length)
 {
 	/* Everything older is below first, so that nothing of it lands in the hole later; the
-	 * kernel holds the file's lock, so nothing new comes. */
+	 * kernel holds the file's lock, so nothing new comes. The source first: it may refuse. */
 	flusher_sync_node(&p->backing.flusher, node);
+	if (fallocate(node->file->fd, mode, offset, length) < 0)
+		return -errno;
 	domain_lock(&p->dom);
-	int ret = cache_punch(node, (uint64_t)offset, (uint64_t)(offset + length), 0);
+	cache_invalidate(node);
 	domain_unlock(&p->dom);
-	if (ret == 0 && fallocate(node->file->fd, mode, offset, length) < 0)
-		ret = -errno;
+	return 0;
+}
+
+/* Room for later writes must not be that of what is accepted already. */
+static int preallocate(struct pacefs *p, struct node *node, int mode, off_t offset, off_t length)
+{
+	domain_lock(&p->dom);
+	flusher_settle_cut(&p->backing.flusher, node);
+	domain_unlock(&p->dom);
+	space_settle(p, (uint64_t)length);
+	int ret = fallocate(node->file->fd, mode, offset, length) < 0 ? -errno : 0;
+	space_look(p);
 	return ret;
 }
 
@@ -506,11 +533,7 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 	if (mode & FALLOC_FL_PUNCH_HOLE) {
 		ret = punch(p, node, mode, offset, length);
 	} else {
-		domain_lock(&p->dom);
-		flusher_settle_cut(&p->backing.flusher, node);
-		domain_unlock(&p->dom);
-		if (fallocate(node->file->fd, mode, offset, length) < 0)
-			ret = -errno;
+		ret = preallocate(p, node, mode, offset, length);
 	}
 	if (ret == 0) {
 		domain_lock(&p->dom);

@@ -32,6 +32,9 @@ struct backing {
 	double reference_bw;      /* pages/s that limits in time count with, and ... */
 	double cap_pages;         /* ... the device's own limit, as of the last tick */
 	uint64_t free_bytes, free_bytes_root; /* of the source, as of the last look (space.c) */
+	pthread_mutex_t through_lock; /* one write goes through at a time; taken alone */
+	uint64_t promised;        /* bytes of accepted writes that are not dirty pages yet */
+	uint64_t fruitless;       /* deletions pending when waiting for them did not help */
 	uint64_t free_written;    /* dev.written then */
 	uint64_t free_look_us;
 	uint64_t seen_written;    /* of dev, as the law last heard of it */
@@ -64,6 +67,7 @@ struct pacefs {
 
 	/* flush (control.c), the lock guards them */
 	uint64_t flush_started, flush_done;
+	uint64_t errors_told;     /* of dev.errors, by syncfs */
 	bool flush_running;
 
 	int lock_fd;              /* the source is ours alone; -1 once all is written */

@@ -371,6 +371,8 @@ static void free_payload(struct pacefs *p, struct payload *pl)
 		if (pl->frames[i] != FRAME_NONE)
 			cache_free_held(&p->dom, pl->frames[i]);
 	pl->nr_frames = 0;
+	p->backing.promised -= pl->promised;
+	pl->promised = 0;
 }
 
 /* Without the lock. */
@@ -499,6 +501,7 @@ static void enqueue(struct pacefs *p, struct held *h, uint64_t now_us)
 	struct device *dev = h->fn->node.dev;
 
 	h->queued_us = now_us;
+	h->fn->queued++;
 	h->writer->paused_us = now_us;
 	h->small = held_is_small(p, h);
 	DL_APPEND(*queue_of(pacer, h), h);
@@ -520,6 +523,8 @@ static void dequeue(struct pacefs *p, struct held *h, uint64_t now_us, struct he
 	DL_DELETE(*queue_of(pacer, h), h);
 	pacer->nr_queued--;
 	h->fn->node.dev->nr_blocked--;
+	h->fn->queued--;
+	pthread_cond_broadcast(&p->dom.progress);
 	pacer->counters.queue_us += now_us - h->queued_us;
 	settle(p, h, now_us, ready);
 }
@@ -577,6 +582,9 @@ void pacer_write(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct payl
 
 	struct held *h = held_create(payload->nr_frames);
 	if (!h) {
+		domain_lock(&p->dom);
+		p->backing.promised -= payload->promised;
+		domain_unlock(&p->dom);
 		fuse_reply_err(req, ENOMEM);
 		fnode_put(p, fn);
 		return;
@@ -644,6 +652,9 @@ static uint64_t step(struct pacefs *p, uint64_t now_us)
 		domain_unlock(&p->dom);
 		send_all(p, ready);
 		domain_lock(&p->dom);
+		/* Room may have come meanwhile, with nobody listening. */
+		if (pacer->nr_queued)
+			return now_us;
 	}
 	uint64_t next = pacer->tick_us;
 	if (pacer->nr_queued && now_us + LOOK_US < next)

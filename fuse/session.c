@@ -19,7 +19,7 @@
 
 enum {
 	HEADER_BYTES = sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in),
-	/* The largest request that is not a WRITE: SETXATTR of 64 KiB and its name. */
+	/* The least: SETXATTR of 64 KiB and its name. Batches of FORGET fill what there is. */
 	OTHER_BYTES = 96 * 1024,
 	READERS_AT_START = 2,
 	READERS_IDLE_MOST = 6,
@@ -289,13 +289,19 @@ static int reader_poll_init(struct reader *r)
 	return epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, r->s->fd, &event) < 0 ? -errno : 0;
 }
 
+/* As much as can be received; untouched memory costs nothing. */
+static size_t linear_bytes(const struct session *s)
+{
+	return PAGE_BYTES + (size_t)s->want_frames * PAGE_BYTES;
+}
+
 /* What is not a WRITE must lie in one piece for libfuse. */
 static int make_linear(struct reader *r, size_t bytes)
 {
 	const struct arena *a = &r->s->p->dom.arena;
 	size_t done = HEADER_BYTES;
 
-	if (bytes > OTHER_BYTES)
+	if (bytes > linear_bytes(r->s))
 		return -E2BIG;
 	for (unsigned i = 0; done < bytes; i++) {
 		size_t piece = bytes - done < PAGE_BYTES ? bytes - done : PAGE_BYTES;
@@ -322,6 +328,12 @@ static void serve_syncfs(struct session *s, const struct fuse_in_header *in)
 	session_block_begin();
 	int ret = flusher_sync(&s->p->backing.flusher);
 	session_block_end();
+	/* What was lost since the last one that asked: syncfs does not succeed silently. */
+	domain_lock(&s->p->dom);
+	if (ret == 0 && s->p->errors_told != s->p->backing.dev.errors)
+		ret = -EIO;
+	s->p->errors_told = s->p->backing.dev.errors;
+	domain_unlock(&s->p->dom);
 	answer(s, in->unique, ret);
 }
 
@@ -367,8 +379,6 @@ static bool surplus(struct session *s)
 {
 	pthread_mutex_lock(&s->spawn_lock);
 	bool leave = s->nr_readers - s->nr_blocking > READERS_IDLE_MOST;
-	if (leave)
-		s->nr_readers--;
 	pthread_mutex_unlock(&s->spawn_lock);
 	return leave;
 }
@@ -394,7 +404,7 @@ static void *reader_main(void *arg)
 	bool left = false;
 
 	if (r)
-		r->linear = aligned_alloc(PAGE_BYTES, OTHER_BYTES);
+		r->linear = aligned_alloc(PAGE_BYTES, linear_bytes(s));
 	if (r && r->linear) {
 		r->s = s;
 		current = r;
@@ -415,10 +425,12 @@ static void *reader_main(void *arg)
 			}
 		}
 		reader_finish(r);
+	} else {
+		free(r);
+		left = true; /* the others go on */
 	}
 	pthread_mutex_lock(&s->spawn_lock);
-	if (!left) {
-		s->nr_readers--;
+	if (--s->nr_readers == 0 || !left) {
 		atomic_store_explicit(&s->ended, true, memory_order_release);
 		if (n < 0 && n != -ENODEV && n != -ECONNABORTED)
 			s->error = (int)n;

@@ -10,13 +10,20 @@
 #include "fuse/node.h"
 #include "fuse/pacefs.h"
 
-/* Is there certainly room for these bytes beside all that is not written yet? A few loads, and
- * once a second a statvfs. Without the lock. */
-bool space_is_ample(struct pacefs *p, uint64_t bytes);
+/* Is there certainly room for the payload beside all that is accepted and not below yet? Then it
+ * is promised (payload->promised), until the pacer has made pages of it. A few loads, and once a
+ * second a statvfs. Without the lock, like all here. */
+bool space_promise(struct pacefs *p, struct payload *payload);
 
 /* There may not be: the whole way of one WRITE near the full mark, blocking. Returns 0 when the
- * payload may be cached after all; else the bytes written through, or -errno. */
-ssize_t space_write_through(struct pacefs *p, struct fnode *fn, const struct payload *payload,
+ * payload may be cached after all (and is promised); else the bytes written through, or -errno. */
+ssize_t space_write_through(struct pacefs *p, struct fnode *fn, struct payload *payload,
 	uid_t uid);
+
+/* Before somebody takes bytes of the source's room otherwise: later writes see them as taken, and
+ * what is accepted goes below first. Blocks. */
+void space_settle(struct pacefs *p, uint64_t bytes);
+/* Ask the source anew. */
+void space_look(struct pacefs *p);
 
 #endif

@@ -35,7 +35,8 @@ enum frame_state {
 };
 
 enum frame_flags {
-	FRAME_TAGGED = 1,  /* a sync waits for it */
+	FRAME_TAGGED = 1,  /* a sync waits for it ... */
+	FRAME_COLOUR = 16, /* ... of this colour (device->colour when it was tagged) */
 	FRAME_FILLING = 2, /* its missing bytes are being read from the source */
 	FRAME_BITMAP = 4,  /* valid bytes are a bitmap in side slot `side`, not one range */
 	FRAME_ZOMBIE = 8,  /* free as soon as the last pin goes */

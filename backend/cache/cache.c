@@ -102,19 +102,21 @@ static void untag(struct node *node, struct frame *f)
 {
 	if (!(f->flags & FRAME_TAGGED))
 		return;
-	f->flags &= (uint8_t)~FRAME_TAGGED;
 	assert(node->nr_tagged && node->dev->nr_tagged);
 	node->nr_tagged--;
 	node->dev->nr_tagged--;
+	node->dev->nr_coloured[(f->flags & FRAME_COLOUR) != 0]--;
+	f->flags &= (uint8_t)~(FRAME_TAGGED | FRAME_COLOUR);
 }
 
 static void tag(struct node *node, struct frame *f)
 {
 	if (f->flags & FRAME_TAGGED)
 		return;
-	f->flags |= FRAME_TAGGED;
+	f->flags |= FRAME_TAGGED | (node->dev->colour ? FRAME_COLOUR : 0);
 	node->nr_tagged++;
 	node->dev->nr_tagged++;
+	node->dev->nr_coloured[node->dev->colour]++;
 }
 
 /* frame_valid_add(), with room made for the bitmap if it needs one. The frame is not clean. */
@@ -180,8 +182,8 @@ static int page_replace(struct node *node, uint64_t index, uint32_t frame, bool 
 		return 0;
 	}
 	if (o->flags & FRAME_TAGGED) {
-		o->flags &= (uint8_t)~FRAME_TAGGED;
-		f->flags |= FRAME_TAGGED; /* the counts stay */
+		f->flags |= o->flags & (FRAME_TAGGED | FRAME_COLOUR); /* the counts stay */
+		o->flags &= (uint8_t)~(FRAME_TAGGED | FRAME_COLOUR);
 	}
 	if (o->state == FRAME_CLEAN) {
 		clean_remove(dom, old);
@@ -371,35 +373,6 @@ int cache_truncate(struct node *node, uint64_t size, uint64_t now_us)
 		drop_from(node, keep ? index + 1 : index, MAPPING_END);
 	node->size = size;
 	node_update_unclean(node);
-	return 0;
-}
-
-int cache_punch(struct node *node, uint64_t from, uint64_t to, uint64_t now_us)
-{
-	uint64_t first = (from + PAGE_BYTES - 1) >> PAGE_SHIFT_BITS;
-	uint64_t end = to >> PAGE_SHIFT_BITS;
-
-	if (first < end)
-		drop_from(node, first, end);
-	/* The partial pages at both ends: zeroes where they are cached. The source is punched
-	 * by the caller, so pages not cached need nothing. */
-	while (from < to) {
-		uint64_t index = from >> PAGE_SHIFT_BITS;
-		uint64_t stop = (index + 1) << PAGE_SHIFT_BITS;
-		stop = stop < to ? stop : to;
-		uint32_t frame = mapping_get(&node->map, index);
-		if (frame != FRAME_NONE) {
-			uint64_t size = node->size;
-			int ret = cache_write(node, from, NULL, (unsigned)(stop - from), now_us);
-			node->size = size;
-			if (ret < 0)
-				return ret;
-		}
-		if (index + 1 < end)
-			from = end << PAGE_SHIFT_BITS;
-		else
-			from = stop;
-	}
 	return 0;
 }
 

@@ -99,6 +99,8 @@ struct device {
 	dev_t dev;                  /* st_dev of its files, or st_rdev of the raw device */
 	char name[256];             /* for messages: /dev/sdb1, or the path */
 	uint64_t nr_dirty, nr_writeback, nr_tagged; /* pages */
+	unsigned colour;            /* of tags given now: 0 or 1 */
+	uint64_t nr_coloured[2];    /* tagged pages by colour */
 	uint64_t nr_dirty_nodes;
 	uint64_t written, dirtied;  /* pages, monotone (dirtied steps back by dropped ones) */
 	struct node *dirty;         /* by dirtied_when_us */
@@ -184,8 +186,6 @@ int cache_adopt(struct node *node, uint64_t index, uint32_t frame, unsigned byte
 /* Size becomes size: pages beyond are dropped at once, the last one is cut. Does not touch the
  * source: the caller sets cut_pending. Returns 0 or -ENOMEM. */
 int cache_truncate(struct node *node, uint64_t size, uint64_t now_us);
-/* Pages wholly inside [from, to) are dropped (dirty ones too), partial ones get zeroes. */
-int cache_punch(struct node *node, uint64_t from, uint64_t to, uint64_t now_us);
 /* The page at index goes, if there is one (it cannot be written). */
 void cache_drop_page(struct node *node, uint64_t index);
 /* All pages go, dirty ones too (the file is gone). */

@@ -13,6 +13,7 @@
 
 enum {
 	MAX_ATTEMPTS = 3,        /* of one request that fails: a bridge may drop one */
+	MAX_AGAIN = 1000,        /* of one that the kernel wants to see again */
 	MAX_FILLS = 16,          /* reads for partial pages in flight */
 	REAP_BATCH = 32,
 	IDLE_WAIT_US = 1000000,
@@ -30,7 +31,7 @@ static struct flush_io *io_get(struct flusher *fl, struct node *node, uint64_t i
 	fl->free_ios = io->next;
 	io->node = node;
 	io->index = index;
-	io->nr_pages = io->bytes = io->done = io->attempts = 0;
+	io->nr_pages = io->bytes = io->done = io->attempts = io->again = 0;
 	io->fill = io->buffered = io->ranged = false;
 	io->next = NULL;
 	io->node_next = node->inflight;
@@ -211,7 +212,15 @@ static void lengthen_ahead(struct flusher *fl, struct node *node, const struct f
 	if (!fl->store->serial_extends || io->buffered || io->fill || node->extend_to ||
 		end + 4 * request <= file->size_below || node->size < end + 2 * request)
 		return;
-	node->extend_to = end + (uint64_t)(node->dev->bytes_per_s / 2) + 4 * request;
+	/* Only over pages that are dirty without a gap: no hole gets blocks by this. */
+	uint64_t last = (end + (uint64_t)(node->dev->bytes_per_s / 2) + 4 * request) >>
+		PAGE_SHIFT_BITS;
+	uint64_t i = end >> PAGE_SHIFT_BITS;
+	while (i < last && mapping_next(&node->map, i, true) == i)
+		i++;
+	if (i << PAGE_SHIFT_BITS < end + 2 * request)
+		return;
+	node->extend_to = i << PAGE_SHIFT_BITS;
 	flusher_work(fl, node);
 }
 
@@ -271,6 +280,10 @@ static struct node *pick_node(struct flusher *fl, uint64_t cutoff_us)
 		struct node *n, *next;
 		for (n = dev->io; n; n = next) {
 			next = n->next;
+			if (n->cut_pending) { /* its turn comes when the source is cut */
+				node_move(n, NODE_ON_MORE_IO);
+				continue;
+			}
 			if (n->slice_pages == 0 && n == fl->current) {
 				fl->current = NULL;
 				node_move(n, NODE_ON_MORE_IO);

@@ -21,7 +21,7 @@ struct flush_io {
 	unsigned nr_pages;
 	unsigned bytes;                /* to be written (tail: less than nr_pages pages) */
 	unsigned done;
-	unsigned attempts;
+	unsigned attempts, again;
 	bool fill;                     /* a read for a partial page */
 	bool buffered;
 	bool ranged;                   /* buffered: written, now waiting for the range */

@@ -14,7 +14,8 @@ static void wait_progress(struct domain *dom)
 
 void flusher_work(struct flusher *fl, struct node *node)
 {
-	if (node->work_queued)
+	/* At the end, when all was written, nothing is left to do. */
+	if (node->work_queued || fl->stopping)
 		return;
 	node->work_queued = true;
 	node->work_next = NULL;
@@ -237,9 +238,17 @@ int flusher_sync(struct flusher *fl)
 	struct device *dev = fl->dev;
 
 	domain_lock(dev->dom);
+	/* Others who sync all the time add tags all the time. Once the older colour is used up,
+	 * newcomers get it, and the count of ours only falls: what this waits for is bounded by
+	 * what was dirty at the call and at that moment. */
 	cache_tag_device(dev);
 	device_kick(dev);
-	while (dev->nr_tagged)
+	unsigned mine = dev->colour;
+	while (dev->nr_coloured[mine ^ 1])
+		wait_progress(dev->dom);
+	if (dev->colour == mine)
+		dev->colour = mine ^ 1;
+	while (dev->nr_coloured[mine])
 		wait_progress(dev->dom);
 	settle_all(fl);
 	domain_unlock(dev->dom);
