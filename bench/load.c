@@ -29,7 +29,7 @@ struct options {
 	uint64_t writers;
 	uint64_t request_bytes;
 	uint64_t rate_bytes_per_s;
-	uint64_t bytes; /* per writer; 0: write for warm_s + run_s */
+	uint64_t bytes;	     /* per writer; 0: write for warm_s + run_s */
 	uint64_t wrap_bytes; /* write the same so many bytes over and over; 0: never */
 	double warm_s;
 	double run_s;
@@ -108,16 +108,12 @@ static struct options parse_options(int argc, char **argv)
 {
 	static const struct option longs[] = {{"writers", required_argument, NULL, 'n'},
 		{"request", required_argument, NULL, 'b'},
-		{"warm", required_argument, NULL, 'w'},
-		{"run", required_argument, NULL, 't'},
-		{"rate", required_argument, NULL, 'r'},
-		{"bytes", required_argument, NULL, 'B'},
+		{"warm", required_argument, NULL, 'w'}, {"run", required_argument, NULL, 't'},
+		{"rate", required_argument, NULL, 'r'}, {"bytes", required_argument, NULL, 'B'},
 		{"wrap", required_argument, NULL, 'W'}, {"same", no_argument, NULL, 's'},
-		{"fsync", no_argument, NULL, 'f'},
-		{"device", required_argument, NULL, 'd'},
+		{"fsync", no_argument, NULL, 'f'}, {"device", required_argument, NULL, 'd'},
 		{"help", no_argument, NULL, 'h'}, {0}};
-	struct options o = {
-		.writers = 1, .request_bytes = 4096, .warm_s = 4, .run_s = 16};
+	struct options o = {.writers = 1, .request_bytes = 4096, .warm_s = 4, .run_s = 16};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "n:b:w:t:r:B:W:sfd:h", longs, NULL)) != -1) {
@@ -157,8 +153,7 @@ static struct options parse_options(int argc, char **argv)
 			exit(c == 'h' ? 0 : 2);
 		}
 	}
-	if (optind != argc - 1 || o.writers == 0 || o.writers > 10000 ||
-		o.request_bytes == 0) {
+	if (optind != argc - 1 || o.writers == 0 || o.writers > 10000 || o.request_bytes == 0) {
 		usage(stderr);
 		exit(2);
 	}
@@ -216,8 +211,8 @@ static int write_all(
 	double warm_s = begin_s + o->warm_s;
 	double end_s = warm_s + o->run_s;
 	double period_s = o->rate_bytes_per_s
-				  ? (double)o->request_bytes / (double)o->rate_bytes_per_s
-				  : 0;
+		? (double)o->request_bytes / (double)o->rate_bytes_per_s
+		: 0;
 	double due_s = begin_s;
 	int error = 0;
 	char *buf = malloc(o->request_bytes);
@@ -314,8 +309,8 @@ static void print_line(const struct options *o, const struct sums *s, double dev
 {
 	double seconds = o->bytes > 0 ? s->wrote_s : o->run_s;
 	double jain = s->rate_squared > 0
-			      ? s->rate * s->rate / ((double)o->writers * s->rate_squared)
-			      : 0;
+		? s->rate * s->rate / ((double)o->writers * s->rate_squared)
+		: 0;
 
 	printf("writers=%" PRIu64 " request=%" PRIu64 " seconds=%.2f total_MBs=%.2f "
 	       "min_MBs=%.3f max_MBs=%.3f jain=%.4f starved=%u writes=%" PRIu64 " ",
@@ -323,8 +318,7 @@ static void print_line(const struct options *o, const struct sums *s, double dev
 		seconds > 0 ? s->window_bytes / seconds / 1e6 : 0, s->min_rate / 1e6,
 		s->max_rate / 1e6, jain, s->starved, s->latency.count);
 	printf("p50_ms=%.3f p99_ms=%.3f p999_ms=%.3f max_ms=%.3f ",
-		latency_quantile_ms(&s->latency, 0.5),
-		latency_quantile_ms(&s->latency, 0.99),
+		latency_quantile_ms(&s->latency, 0.5), latency_quantile_ms(&s->latency, 0.99),
 		latency_quantile_ms(&s->latency, 0.999), s->latency.max_s * 1e3);
 	if (o->fsync)
 		printf("fsync_s=%.2f durable_s=%.2f durable_MBs=%.2f ", s->fsync_s,
@@ -356,9 +350,8 @@ static void start_writers(const struct options *o, struct board *board)
 int main(int argc, char **argv)
 {
 	struct options o = parse_options(argc, argv);
-	struct board *board =
-		mmap(NULL, sizeof(*board) + o.writers * sizeof(board->results[0]),
-			PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct board *board = mmap(NULL, sizeof(*board) + o.writers * sizeof(board->results[0]),
+		PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	if (board == MAP_FAILED)
 		err(1, "mmap");

@@ -22,7 +22,7 @@
 
 enum {
 	FILES_MOST = 4096,
-	CACHE_FRAMES = 4096,  /* enough for the payloads of all readers */
+	CACHE_FRAMES = 4096, /* enough for the payloads of all readers */
 	ARENA_FRAMES = 65536,
 	NAME_BYTES = 64,
 };
@@ -45,8 +45,9 @@ void ops_thread_init(void)
 /* NULL: the root, or nothing */
 static struct file *file_of(fuse_ino_t ino)
 {
-	return ino >= NODEID_FIRST && ino < NODEID_FIRST + FILES_MOST ?
-		&files[ino - NODEID_FIRST] : NULL;
+	return ino >= NODEID_FIRST && ino < NODEID_FIRST + FILES_MOST
+		? &files[ino - NODEID_FIRST]
+		: NULL;
 }
 
 static fuse_ino_t ino_of(const struct file *f)
@@ -152,8 +153,8 @@ static void null_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t s
 	fuse_reply_write(req, size);
 }
 
-static void null_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-	struct fuse_file_info *fi)
+static void null_read(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	fuse_reply_buf(req, NULL, 0);
 }
@@ -175,8 +176,8 @@ static void null_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int 
 	null_getattr(req, ino, fi);
 }
 
-static void null_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-	struct fuse_file_info *fi)
+static void null_readdir(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	char *buf = malloc(size);
 	size_t used = 0;
@@ -190,8 +191,8 @@ static void null_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 		if (!files[i].name[0])
 			continue;
 		struct stat st = stat_of(ino_of(&files[i]));
-		size_t n = fuse_add_direntry(req, buf + used, size - used, files[i].name, &st,
-			i + 1);
+		size_t n = fuse_add_direntry(
+			req, buf + used, size - used, files[i].name, &st, i + 1);
 		if (n > size - used)
 			break;
 		used += n;

@@ -212,8 +212,7 @@ int main(int argc, char **argv)
 			return c == 'h' ? 0 : 2;
 		}
 	}
-	const struct operation *op =
-		optind == argc - 2 ? find_operation(argv[optind]) : NULL;
+	const struct operation *op = optind == argc - 2 ? find_operation(argv[optind]) : NULL;
 	if (!op) {
 		usage(stderr);
 		return 2;

@@ -110,8 +110,7 @@ static int create_backing(int dir, const char *name)
 
 	name_of_backing(name, backing, sizeof(backing));
 	unlinkat(dir, backing, 0); /* of a start that was killed right here */
-	int fd = openat(
-		dir, backing, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	int fd = openat(dir, backing, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	int r = fd < 0 ? -errno : 0;
 	if (fd >= 0)
 		unlinkat(dir, backing, 0);
@@ -144,8 +143,7 @@ static int loop_over(int backing)
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
 	int r = control < 0 ? -errno : -EBUSY;
 
-	snprintf((char *)config.info.lo_file_name, sizeof(config.info.lo_file_name),
-		"pacefs");
+	snprintf((char *)config.info.lo_file_name, sizeof(config.info.lo_file_name), "pacefs");
 	/* Between "this one is free" and taking it somebody else may have taken it. */
 	for (int i = 0; r == -EBUSY && i < ANCHOR_TRIES; i++) {
 		int loop = open_free_loop(control);
@@ -228,8 +226,7 @@ fail:;
 	return r;
 }
 
-int anchor_create(
-	const char *source, struct anchor *ret_anchor, char *why, size_t why_size)
+int anchor_create(const char *source, struct anchor *ret_anchor, char *why, size_t why_size)
 {
 	char name[ANCHOR_NAME_MAX + 1];
 	struct anchor anchor = {.fd = -1};

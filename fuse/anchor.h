@@ -15,7 +15,7 @@
 #define ANCHOR_BLOCK_SIZE 4096
 
 struct anchor {
-	int fd;         /* the loop device; close it once the mount holds the device, not before */
+	int fd; /* the loop device; close it once the mount holds the device, not before */
 	char node[256]; /* device node to name in mount(2) */
 };
 

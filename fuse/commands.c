@@ -124,8 +124,7 @@ static const char *bytes_text(double bytes)
 
 static double unwritten_bytes(const char *stats)
 {
-	return stats_number(stats, "dirty_bytes") +
-	       stats_number(stats, "writeback_bytes");
+	return stats_number(stats, "dirty_bytes") + stats_number(stats, "writeback_bytes");
 }
 
 /* Time to write bytes, rounded up to whole seconds; 0 when no speed is known. */
@@ -263,8 +262,8 @@ static int read_flush(const char *mnt, struct flush_state *state)
 
 	if (r < 0)
 		return r;
-	if (sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64, &state->started,
-		    &state->done, &state->errors) != 3)
+	if (sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64, &state->started, &state->done,
+		    &state->errors) != 3)
 		return -EPROTO;
 	return 0;
 }
@@ -318,8 +317,7 @@ static int wait_for_sequence(const char *mnt, uint64_t wanted, struct flush_stat
 static int flush_and_wait(const char *mnt, struct flush_state *state)
 {
 	const char *stats;
-	int r = fetch_stats(
-		mnt, &stats); /* to say "not a pacefs mount" and not "read-only" */
+	int r = fetch_stats(mnt, &stats); /* to say "not a pacefs mount" and not "read-only" */
 
 	if (r == 0)
 		r = store(mnt, "flush", "1");
@@ -372,8 +370,7 @@ static int run_flush(const struct arguments *args)
 		return explain(args->mnt, r);
 	if (args->json) {
 		printf("{\"dirty\":%.0f,\"errors\":%" PRIu64 ",\"all_written\":%s,",
-			unwritten_bytes(stats), state.errors,
-			state.errors ? "false" : "true");
+			unwritten_bytes(stats), state.errors, state.errors ? "false" : "true");
 		stats_json_lost(stats);
 		puts("}");
 	} else if (state.errors == 0) {
@@ -402,8 +399,7 @@ static int verdict(const struct arguments *args, uint64_t errors, int daemon_sta
 	bool safe = errors == 0 && daemon_status == 0;
 
 	if (args->json)
-		printf("{\"unmounted\":true,\"errors\":%" PRIu64
-		       ",\"safe_to_remove\":%s}\n",
+		printf("{\"unmounted\":true,\"errors\":%" PRIu64 ",\"safe_to_remove\":%s}\n",
 			errors, safe ? "true" : "false");
 	else if (safe)
 		puts("safe to remove: all data written, 0 errors");
@@ -460,8 +456,7 @@ static int run_umount(const struct arguments *args)
 	if (!realpath(args->mnt, mountpoint))
 		return explain(args->mnt, -errno);
 	if (!mount_find(mountpoint, NULL, 0, NULL)) {
-		log_error("%s lies in a pacefs mount, but is not its mountpoint",
-			args->mnt);
+		log_error("%s lies in a pacefs mount, but is not its mountpoint", args->mnt);
 		return -EINVAL;
 	}
 	return unmount_and_wait(args, mountpoint);
@@ -474,8 +469,8 @@ static int refuse_unknown_setting(const char *name)
 	const char *nearest = parse_nearest(name, settings_names());
 
 	if (nearest && strcmp(nearest, name) == 0)
-		log_error("the daemon there does not have %s: is it of an older version?",
-			name);
+		log_error(
+			"the daemon there does not have %s: is it of an older version?", name);
 	else if (nearest)
 		log_error("no setting is named %s: did you mean %s?", name, nearest);
 	else
@@ -546,8 +541,8 @@ static int set_one(const char *mnt, const char *name, const char *value)
 	}
 	r = store(mnt, name, value);
 	if (r == -EPERM || r == -EACCES)
-		log_error("%s=%s: only root and the owner of %s may change it", name,
-			value, mnt);
+		log_error(
+			"%s=%s: only root and the owner of %s may change it", name, value, mnt);
 	else if (r == -EINVAL)
 		log_error("%s=%s rejected by the daemon: its log says why", name, value);
 	else if (r < 0)
@@ -665,8 +660,8 @@ static int take_options(const struct command *command, int argc, char **argv,
 		} else if (command->json && strcmp(word, "--json") == 0) {
 			args->json = true;
 		} else if (command->run != run_flush || strcmp(word, "--wait") != 0) {
-			log_error("%s: unknown option %s: see pacefs %s --help",
-				command->name, word, command->name);
+			log_error("%s: unknown option %s: see pacefs %s --help", command->name,
+				word, command->name);
 			return -EINVAL;
 		}
 	}

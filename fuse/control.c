@@ -188,8 +188,8 @@ static void add_writers(struct text *t, struct pacefs *p, uint64_t now_us)
 {
 	for (const struct writer *w = p->pacer.writers.table; w; w = w->hh.next)
 		if (now_us - w->last_us < US_PER_S)
-			add(t, "writer: %s %d %" PRIu64 "\n", w->comm[0] ? w->comm : "?", w->pid,
-				(uint64_t)(w->throttle.rate * PAGE_BYTES));
+			add(t, "writer: %s %d %" PRIu64 "\n", w->comm[0] ? w->comm : "?",
+				w->pid, (uint64_t)(w->throttle.rate * PAGE_BYTES));
 }
 
 int control_stats(struct pacefs *p, char *text, size_t size)
@@ -261,8 +261,8 @@ static ssize_t get_figure(struct pacefs *p, const char *name, char *text, size_t
 	uint64_t value;
 
 	if (strcmp(name, "flush") == 0)
-		return snprintf(text, size, "%" PRIu64 " %" PRIu64 " %" PRIu64, p->flush_started,
-			p->flush_done, b->dev.errors);
+		return snprintf(text, size, "%" PRIu64 " %" PRIu64 " %" PRIu64,
+			p->flush_started, p->flush_done, b->dev.errors);
 	if (strcmp(name, "pos_ratio") == 0)
 		return snprintf(text, size, "%.3f", p->pacer.verdict.pos_ratio);
 	if (strcmp(name, "write_bandwidth") == 0)
@@ -274,8 +274,9 @@ static ssize_t get_figure(struct pacefs *p, const char *name, char *text, size_t
 	else if (strcmp(name, "dirty_ratelimit") == 0)
 		value = (uint64_t)(b->throttle.dirty_ratelimit * PAGE_BYTES);
 	else if (strcmp(name, "writers") == 0)
-		value = b->dev.nr_dirty || p->pacer.writers.table ?
-			p->pacer.nr_active - (p->pacer.writers.table == NULL) : 0;
+		value = b->dev.nr_dirty || p->pacer.writers.table
+			? p->pacer.nr_active - (p->pacer.writers.table == NULL)
+			: 0;
 	else
 		return -ENODATA;
 	return snprintf(text, size, "%" PRIu64, value);
@@ -324,8 +325,7 @@ void control_bound_mapped_pages(struct pacefs *p)
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	int n = snprintf(value, sizeof(value), "%" PRIu64,
-		(uint64_t)(limit / 8) * PAGE_BYTES);
+	int n = snprintf(value, sizeof(value), "%" PRIu64, (uint64_t)(limit / 8) * PAGE_BYTES);
 	if (write(fd, value, (size_t)n) < 0)
 		log_debug("%s: %s", path, strerror(errno));
 	close(fd);
@@ -364,7 +364,8 @@ int control_set(fuse_req_t req, const char *name, const char *value, size_t size
 	if (uid != 0 && uid != geteuid())
 		return -EPERM;
 	if (size >= sizeof(text)) {
-		log_warn("%s rejected: need a value shorter than %zu characters", name, sizeof(text));
+		log_warn("%s rejected: need a value shorter than %zu characters", name,
+			sizeof(text));
 		return -EINVAL;
 	}
 	memcpy(text, value, size);

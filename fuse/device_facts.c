@@ -18,8 +18,8 @@ static dev_t device_of_mount(dev_t dev, const char *path)
 
 	if (table && cache) {
 		char *target = mnt_get_mountpoint(path);
-		struct libmnt_fs *fs = target ?
-			mnt_table_find_target(table, target, MNT_ITER_BACKWARD) : NULL;
+		struct libmnt_fs *fs =
+			target ? mnt_table_find_target(table, target, MNT_ITER_BACKWARD) : NULL;
 		const char *source = fs ? mnt_fs_get_srcpath(fs) : NULL;
 		if (source && stat(source, &st) == 0 && S_ISBLK(st.st_mode))
 			dev = st.st_rdev;
@@ -43,7 +43,8 @@ void device_facts_read(dev_t dev, const char *path, struct device_facts *ret_fac
 		return;
 	ret_facts->block = true;
 	const char *base = strrchr(real, '/');
-	snprintf(ret_facts->name, sizeof(ret_facts->name), "/dev/%.200s", base ? base + 1 : "?");
+	snprintf(
+		ret_facts->name, sizeof(ret_facts->name), "/dev/%.200s", base ? base + 1 : "?");
 	free(real);
 }
 

@@ -7,8 +7,8 @@
 #include <sys/types.h>
 
 struct device_facts {
-	char name[256];      /* /dev/sdb1, or "" when it is no block device */
-	bool block;          /* a block device at all (not tmpfs, network, FUSE) */
+	char name[256]; /* /dev/sdb1, or "" when it is no block device */
+	bool block;	/* a block device at all (not tmpfs, network, FUSE) */
 };
 
 /* dev: st_dev of path, or st_rdev of a raw device. path: where to look in the mount table when the

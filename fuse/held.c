@@ -101,8 +101,8 @@ static uint64_t signal_mask(const char *status, const char *key)
 /* Signals that do nothing by default, or only stop. */
 static uint64_t harmless_signals(void)
 {
-	static const int signals[] = {SIGCHLD, SIGCONT, SIGURG, SIGWINCH, SIGSTOP, SIGTSTP, SIGTTIN,
-		SIGTTOU};
+	static const int signals[] = {
+		SIGCHLD, SIGCONT, SIGURG, SIGWINCH, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU};
 	uint64_t mask = 0;
 
 	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++)

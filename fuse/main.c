@@ -43,7 +43,8 @@ static int open_source(struct pacefs *p, struct stat *st)
 		int ret = -errno;
 		const char *command = nearest_command(source);
 		log_error("%s: %s; the source must be an existing directory%s%s%s", source,
-			strerror(-ret), p->options.raw ? ", or with -o raw a device or file" : "",
+			strerror(-ret),
+			p->options.raw ? ", or with -o raw a device or file" : "",
 			command ? "; or was the command meant: " : "", command ? command : "");
 		return ret;
 	}
@@ -52,8 +53,10 @@ static int open_source(struct pacefs *p, struct stat *st)
 		return -EINVAL;
 	}
 	if (!p->options.raw && !S_ISDIR(st->st_mode)) {
-		log_error("%s is not a directory; mount it first and give its mountpoint, or use "
-			  "-o raw to show it as one file", source);
+		log_error(
+			"%s is not a directory; mount it first and give its mountpoint, or use "
+			"-o raw to show it as one file",
+			source);
 		return -ENOTDIR;
 	}
 	if (p->options.raw && p->options.read_only)
@@ -83,10 +86,12 @@ static int prepare_backing(struct pacefs *p, int source_fd, const struct stat *s
 	 * is memory or a network and takes the largest requests. */
 	if (p->options.max_write == 0)
 		p->options.max_write = facts.block ? 128 * 1024 : 1024 * 1024;
-	int ret = device_init(&b->dev, &p->dom, dev, facts.block ? facts.name : p->options.source);
+	int ret = device_init(
+		&b->dev, &p->dom, dev, facts.block ? facts.name : p->options.source);
 	if (ret == 0)
-		ret = p->options.raw ? store_raw_init(&b->store, source_fd, p->options.read_only) :
-			store_tree_init(&b->store, source_fd, p->options.read_only);
+		ret = p->options.raw
+			? store_raw_init(&b->store, source_fd, p->options.read_only)
+			: store_tree_init(&b->store, source_fd, p->options.read_only);
 	if (ret < 0)
 		return ret;
 	ret = -ENOSYS;

@@ -99,7 +99,7 @@ static unsigned long flags_of(const struct mount_request *req)
 static bool is_pacefs_type(const char *type)
 {
 	return type &&
-	       (strcmp(type, "fuseblk.pacefs") == 0 || strcmp(type, "fuse.pacefs") == 0);
+		(strcmp(type, "fuseblk.pacefs") == 0 || strcmp(type, "fuse.pacefs") == 0);
 }
 
 /* mountinfo lists mounts oldest first: the last one on a path is the visible one. */
@@ -145,8 +145,7 @@ static void exec_fusermount(char *const *argv, int comm_fd)
 		setenv(COMM_FD_VARIABLE, number, 1);
 	}
 	execvp(FUSERMOUNT, argv);
-	dprintf(STDERR_FILENO,
-		"pacefs: cannot run %s: %s (it comes with the package fuse3)\n",
+	dprintf(STDERR_FILENO, "pacefs: cannot run %s: %s (it comes with the package fuse3)\n",
 		FUSERMOUNT, strerror(errno));
 	_exit(127);
 }
@@ -288,8 +287,7 @@ static int open_device(void)
 	return fd;
 }
 
-static int do_mount(
-	const struct mount_request *req, const char *source, bool fuseblk, int fd)
+static int do_mount(const struct mount_request *req, const char *source, bool fuseblk, int fd)
 {
 	char data[256];
 	char block[32] = "";
@@ -439,7 +437,7 @@ static bool is_dead(const char *path)
 	struct statx stx;
 
 	return statx(AT_FDCWD, path, AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &stx) < 0 &&
-	       (errno == ENOTCONN || errno == ECONNABORTED);
+		(errno == ENOTCONN || errno == ECONNABORTED);
 }
 
 /* An absolute path without asking the last component itself, which may be dead. */
@@ -455,8 +453,8 @@ static int resolve_parent(const char *typed, char *resolved, size_t size)
 	snprintf(for_base, sizeof(for_base), "%s", typed);
 	if (!realpath(dirname(for_dir), parent))
 		return -errno;
-	int n = snprintf(resolved, size, "%s/%s", strcmp(parent, "/") ? parent : "",
-		basename(for_base));
+	int n = snprintf(
+		resolved, size, "%s/%s", strcmp(parent, "/") ? parent : "", basename(for_base));
 	return n < 0 || (size_t)n >= size ? -ENAMETOOLONG : 0;
 }
 
@@ -475,8 +473,8 @@ static int clear_dead(const char *typed)
 		}
 		r = mount_umount(path, true);
 		if (r < 0) {
-			log_error("cannot take away the dead pacefs mount on %s: %s",
-				path, strerror(-r));
+			log_error("cannot take away the dead pacefs mount on %s: %s", path,
+				strerror(-r));
 			return r;
 		}
 		log_info("took away a dead pacefs mount on %s", path);
@@ -496,8 +494,7 @@ int mount_resolve(const char *typed, char *resolved, size_t size)
 		if (r == -ENOENT)
 			log_error("mountpoint %s does not exist: create it first", typed);
 		else
-			log_error(
-				"mountpoint %s cannot be used: %s", typed, strerror(-r));
+			log_error("mountpoint %s cannot be used: %s", typed, strerror(-r));
 		return r;
 	}
 	int n = snprintf(resolved, size, "%s", path);
@@ -554,8 +551,7 @@ static int check_empty(const struct mount_request *req, const struct stat *st)
 		return 0;
 	log_error("mountpoint %s is not empty, and is not the source %s itself: "
 		  "choose an empty %s",
-		req->mountpoint, req->source,
-		S_ISDIR(st->st_mode) ? "directory" : "file");
+		req->mountpoint, req->source, S_ISDIR(st->st_mode) ? "directory" : "file");
 	return -ENOTEMPTY;
 }
 
@@ -609,8 +605,7 @@ static int check_mountpoint(const struct mount_request *req, const struct stat *
 	}
 	if (stat(req->mountpoint, &st) < 0) {
 		int r = -errno;
-		log_error("mountpoint %s cannot be used: %s", req->mountpoint,
-			strerror(-r));
+		log_error("mountpoint %s cannot be used: %s", req->mountpoint, strerror(-r));
 		return r;
 	}
 	int r = check_type(req, &st);
@@ -679,8 +674,7 @@ static void refuse_held(const struct mount_request *req, int lock)
 
 static int write_note(const struct mount_request *req, int lock)
 {
-	if (ftruncate(lock, 0) < 0 ||
-		dprintf(lock, "%d %s\n", getpid(), req->mountpoint) < 0)
+	if (ftruncate(lock, 0) < 0 || dprintf(lock, "%d %s\n", getpid(), req->mountpoint) < 0)
 		return -errno;
 	return 0;
 }

@@ -19,23 +19,23 @@
 #include <sys/types.h>
 
 struct mount_request {
-	const char *source;        /* as the user typed it; absolute when raw_block */
-	const char *mountpoint;    /* from mount_resolve() */
-	mode_t root_mode;          /* S_IFDIR or S_IFREG of the root node */
+	const char *source;	/* as the user typed it; absolute when raw_block */
+	const char *mountpoint; /* from mount_resolve() */
+	mode_t root_mode;	/* S_IFDIR or S_IFREG of the root node */
 	bool read_only;
 	bool allow_other;
-	bool raw_block;            /* source is a block device used raw: it is its own anchor,
+	bool raw_block;		    /* source is a block device used raw: it is its own anchor,
 				    * claimed exclusively by the mount (so the daemon must not
 				    * hold it with O_EXCL) */
 	const char *kernel_options; /* generic mount flags as text: "noatime,nodev,..." or "" */
 };
 
 struct mount {
-	int fuse_fd;               /* /dev/fuse, owned by the caller after mount_create() */
-	bool fuseblk;              /* umount waits for DESTROY */
-	char anchor_node[256];     /* device node used as mount source, "" if none */
+	int fuse_fd;	       /* /dev/fuse, owned by the caller after mount_create() */
+	bool fuseblk;	       /* umount waits for DESTROY */
+	char anchor_node[256]; /* device node used as mount source, "" if none */
 	char mountpoint[4096];
-	dev_t dev;                 /* st_dev of the mount, 0 when unknown */
+	dev_t dev; /* st_dev of the mount, 0 when unknown */
 };
 
 /* The mountpoint as typed, made absolute and free of symlinks in resolved (of size bytes).

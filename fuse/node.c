@@ -137,8 +137,8 @@ static void close_surplus(struct pacefs *p)
 	} while (fd >= 0);
 }
 
-static struct fnode *fnode_create(struct pacefs *p, const struct identity *id, int path_fd,
-	const struct stat *st)
+static struct fnode *fnode_create(
+	struct pacefs *p, const struct identity *id, int path_fd, const struct stat *st)
 {
 	struct fnode *fn = calloc(1, sizeof(*fn));
 
@@ -158,8 +158,8 @@ static struct fnode *fnode_create(struct pacefs *p, const struct identity *id, i
 	return fn;
 }
 
-struct fnode *fnode_create_plain(struct pacefs *p, uint64_t nodeid, int path_fd,
-	const struct stat *st)
+struct fnode *fnode_create_plain(
+	struct pacefs *p, uint64_t nodeid, int path_fd, const struct stat *st)
 {
 	struct identity id = {.nodeid = nodeid};
 	struct fnode *fn = fnode_create(p, &id, path_fd, st);
@@ -221,7 +221,8 @@ static int open_handle(const struct pacefs *p, int type, const void *bytes, unsi
 	struct handle h = {.head.handle_bytes = nr_bytes, .head.handle_type = type};
 
 	memcpy(h.head.f_handle, bytes, nr_bytes);
-	int fd = open_by_handle_at(p->backing.store.sync_fd, &h.head, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+	int fd = open_by_handle_at(
+		p->backing.store.sync_fd, &h.head, O_PATH | O_CLOEXEC | O_NOFOLLOW);
 	return fd < 0 ? -errno : fd;
 }
 
@@ -259,7 +260,8 @@ void nodes_reap(struct pacefs *p)
 		int fd = -1;
 		if (fn) {
 			fd_list_remove(p, fn);
-			cache_drop(&fn->node); /* only clean pages: dirty ones hold a reference */
+			cache_drop(
+				&fn->node); /* only clean pages: dirty ones hold a reference */
 			HASH_DEL(p->nodes, fn);
 			file = fn->node.file;
 			fd = fn->fd;
@@ -392,15 +394,17 @@ int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
 		bool unclean = node_is_unclean(node);
 		bool current = unclean || (!was_unclean && seq == node->unclean_seq);
 		if (unclean) {
-			uint64_t blocks = (node->nr_dirty + node->nr_writeback) * (PAGE_BYTES / 512);
+			uint64_t blocks =
+				(node->nr_dirty + node->nr_writeback) * (PAGE_BYTES / 512);
 			uint64_t most = (node->size + 511) / 512 + PAGE_BYTES / 512;
 			ret_stat->st_size = (off_t)node->size;
 			ret_stat->st_mtim = node->mtime;
 			/* Not 0 while unwritten: tar and cp would take the file for a hole. */
 			blocks += (uint64_t)ret_stat->st_blocks;
-			ret_stat->st_blocks = (blkcnt_t)(blocks < most ? blocks :
-				(uint64_t)ret_stat->st_blocks < most ? most :
-				(uint64_t)ret_stat->st_blocks);
+			ret_stat->st_blocks = (blkcnt_t)(blocks < most ? blocks
+					: (uint64_t)ret_stat->st_blocks < most
+					? most
+					: (uint64_t)ret_stat->st_blocks);
 		} else if (current) {
 			follow_source(fn, ret_stat);
 		}
@@ -457,7 +461,7 @@ void nodes_close(struct pacefs *p)
 	/* Late FORGETs may free nodes meanwhile: so with the lock, although closing may take a
 	 * while on a network. Nobody else wants it any more. */
 	domain_lock(&p->dom);
-	HASH_ITER(hh, p->nodes, fn, next) {
+	HASH_ITER (hh, p->nodes, fn, next) {
 		fd_list_remove(p, fn);
 		store_file_close(fn->node.file);
 		fn->node.file = NULL;
@@ -472,7 +476,7 @@ void nodes_finish(struct pacefs *p)
 {
 	struct fnode *fn, *next;
 
-	HASH_ITER(hh, p->nodes, fn, next) {
+	HASH_ITER (hh, p->nodes, fn, next) {
 		cache_drop(&fn->node); /* nothing but clean pages: all was drained */
 		HASH_DEL(p->nodes, fn);
 		store_file_close(fn->node.file);

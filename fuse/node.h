@@ -20,32 +20,32 @@
 
 #define NODEID_ROOT 1
 #define NODEID_CONTROL 2
-#define NODEID_RAW 3 /* the raw file, when the mountpoint is a directory */
+#define NODEID_RAW 3	/* the raw file, when the mountpoint is a directory */
 #define NODEID_FIRST 16 /* smaller results of the function are moved up */
 #define HANDLE_MAX 64
 
 struct pacefs;
 
 struct fnode {
-	struct node node;        /* first: node_of() */
-	UT_hash_handle hh;       /* by node.nodeid */
-	uint64_t nlookup;        /* references of the kernel */
-	dev_t dev;               /* what the source calls it */
+	struct node node;  /* first: node_of() */
+	UT_hash_handle hh; /* by node.nodeid */
+	uint64_t nlookup;  /* references of the kernel */
+	dev_t dev;	   /* what the source calls it */
 	ino_t ino;
-	mode_t type;             /* S_IFMT bits */
-	int fd;                  /* O_PATH, or -1 when it can be made from the handle */
-	unsigned fd_pins;        /* not to be closed now */
+	mode_t type;			 /* S_IFMT bits */
+	int fd;				 /* O_PATH, or -1 when it can be made from the handle */
+	unsigned fd_pins;		 /* not to be closed now */
 	struct fnode *fd_prev, *fd_next; /* pacefs->fds while open and unpinned */
 	int handle_type;
-	unsigned handle_bytes;   /* 0: no handle, fd stays open */
+	unsigned handle_bytes; /* 0: no handle, fd stays open */
 	unsigned char handle[HANDLE_MAX];
-	bool unlinked;           /* its last name is gone: no handle leads to it any more, so
+	bool unlinked;	       /* its last name is gone: no handle leads to it any more, so
 				  * its descriptor stays pinned */
-	bool no_suid, no_caps;   /* nothing there that a write would take away; guarded by the
+	bool no_suid, no_caps; /* nothing there that a write would take away; guarded by the
 				  * kernel's lock of the file, which write, chmod and setxattr
 				  * hold */
-	uint32_t queued;         /* writes waiting for admission */
-	uint32_t writers_open;   /* open(2)s for writing */
+	uint32_t queued;       /* writes waiting for admission */
+	uint32_t writers_open; /* open(2)s for writing */
 	struct timespec seen_mtime; /* of the source when the kernel last cached its pages */
 	uint64_t seen_size;
 };
@@ -56,8 +56,8 @@ static inline struct fnode *fnode_of(struct node *node)
 }
 
 /* A node that is not looked up by file (raw), referenced for good. With the lock. */
-struct fnode *fnode_create_plain(struct pacefs *p, uint64_t nodeid, int path_fd,
-	const struct stat *st);
+struct fnode *fnode_create_plain(
+	struct pacefs *p, uint64_t nodeid, int path_fd, const struct stat *st);
 
 /* Look once whether the source gives handles; make the root node from root_fd. */
 int nodes_init(struct pacefs *p, int root_fd);

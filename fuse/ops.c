@@ -80,8 +80,8 @@ static void raise_dac_override(void)
 
 	if (syscall(SYS_capget, &head, data) < 0)
 		return;
-	data[0].effective |= data[0].permitted &
-		(1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH);
+	data[0].effective |=
+		data[0].permitted & (1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH);
 	syscall(SYS_capset, &head, data);
 }
 
@@ -127,7 +127,8 @@ static void kill_caps(struct fnode *fn, const char *path)
 {
 	/* Asking first: taking away what is not there would still wait for the file's lock
 	 * below, and so for writes in flight. */
-	fn->no_caps = getxattr(path, XATTR_CAPS, NULL, 0) < 0 || removexattr(path, XATTR_CAPS) == 0;
+	fn->no_caps =
+		getxattr(path, XATTR_CAPS, NULL, 0) < 0 || removexattr(path, XATTR_CAPS) == 0;
 	if (!fn->no_caps)
 		log_warn("%s: capabilities could not be cleared: %s", path, strerror(errno));
 }

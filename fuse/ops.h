@@ -10,8 +10,8 @@
 #define XATTR_CAPS "security.capability"
 
 struct open_file {
-	struct fnode *fn;       /* referenced */
-	uint32_t err_seq;       /* writeback errors it has heard of */
+	struct fnode *fn; /* referenced */
+	uint32_t err_seq; /* writeback errors it has heard of */
 	bool writes;
 };
 
@@ -62,18 +62,18 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 	const char *new_name, unsigned int flags);
 void ops_readlink(fuse_req_t req, fuse_ino_t ino);
 void ops_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-void ops_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-	struct fuse_file_info *fi);
-void ops_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-	struct fuse_file_info *fi);
+void ops_readdir(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void ops_readdirplus(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void ops_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void ops_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
 
 void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	struct fuse_file_info *fi);
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-	struct fuse_file_info *fi);
+void ops_read(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off,
 	struct fuse_file_info *fi);
 void ops_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
@@ -81,8 +81,8 @@ void ops_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_in
 void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
 	struct fuse_file_info *fi);
-void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
-	struct fuse_file_info *fi);
+void ops_lseek(
+	fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
 void ops_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
 	struct fuse_file_info *fi_out, size_t len, int flags);

@@ -91,7 +91,8 @@ static int set_size(struct pacefs *p, struct fnode *fn, uint64_t size)
 	return ret;
 }
 
-static int set_attributes(struct pacefs *p, struct fnode *fn, const struct stat *attr, int to_set)
+static int set_attributes(
+	struct pacefs *p, struct fnode *fn, const struct stat *attr, int to_set)
 {
 	char path[OPS_PROC_PATH];
 	int ret = 0;
@@ -100,7 +101,8 @@ static int set_attributes(struct pacefs *p, struct fnode *fn, const struct stat 
 		/* Owner, mode and times of a device node are its directory's business. */
 		if (to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MODE))
 			return -EPERM;
-		return to_set & FUSE_SET_ATTR_SIZE ? set_size(p, fn, (uint64_t)attr->st_size) : 0;
+		return to_set & FUSE_SET_ATTR_SIZE ? set_size(p, fn, (uint64_t)attr->st_size)
+						   : 0;
 	}
 	int fd = fnode_fd_get(p, fn);
 	if (fd < 0)
@@ -116,8 +118,10 @@ static int set_attributes(struct pacefs *p, struct fnode *fn, const struct stat 
 		fn->no_suid = false;
 		ret = chmod(path, attr->st_mode & 07777) < 0 ? -errno : 0;
 	}
-	if (ret == 0 && to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME |
-		FUSE_SET_ATTR_ATIME_NOW | FUSE_SET_ATTR_MTIME_NOW))
+	if (ret == 0 &&
+		to_set &
+			(FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW |
+				FUSE_SET_ATTR_MTIME_NOW))
 		ret = set_times(p, fn, path, attr, to_set);
 	if (ret == 0) {
 		domain_lock(&p->dom);
@@ -307,8 +311,8 @@ void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 
 	if (control_is_xattr(name)) {
 		char *text = malloc(CONTROL_TEXT_MAX);
-		ssize_t n = text ? control_get(pacefs_of(req), name, text, CONTROL_TEXT_MAX) :
-			-ENOMEM;
+		ssize_t n = text ? control_get(pacefs_of(req), name, text, CONTROL_TEXT_MAX)
+				 : -ENOMEM;
 		reply_value(req, text, n, size);
 		free(text);
 		return;

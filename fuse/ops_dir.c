@@ -16,8 +16,8 @@
 struct open_dir {
 	DIR *dir;
 	struct fnode *fn;
-	struct dirent *entry;  /* read but not given out yet */
-	off_t offset;          /* position of entry */
+	struct dirent *entry; /* read but not given out yet */
+	off_t offset;	      /* position of entry */
 };
 
 /* ---- looking up ---- */
@@ -143,8 +143,8 @@ struct making {
 	const char *name;
 	mode_t mode;
 	dev_t rdev;
-	const char *link;      /* symlink: its target */
-	struct fnode *old;     /* link: the file */
+	const char *link;  /* symlink: its target */
+	struct fnode *old; /* link: the file */
 };
 
 static int make_at(struct pacefs *p, int dirfd, const struct making *m)
@@ -159,7 +159,8 @@ static int make_at(struct pacefs *p, int dirfd, const struct making *m)
 		if (fd < 0)
 			return fd;
 		ops_proc_path(path, fd);
-		ret = linkat(AT_FDCWD, path, dirfd, m->name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+		ret = linkat(AT_FDCWD, path, dirfd, m->name, AT_SYMLINK_FOLLOW) < 0 ? -errno
+										    : 0;
 		fnode_fd_put(p, m->old);
 		return ret;
 	}
@@ -236,8 +237,8 @@ void ops_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *nam
 /* ---- taking away ---- */
 
 struct victim {
-	struct fnode *fn;      /* NULL: none */
-	int fd;                /* pinned, since the last name may go */
+	struct fnode *fn; /* NULL: none */
+	int fd;		  /* pinned, since the last name may go */
 };
 
 /* The node a name stands for now, before it is taken away. */
@@ -391,7 +392,8 @@ void ops_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	session_block_begin();
 	if (ret == 0 && !p->backing.store.raw) {
 		int dirfd = fnode_fd_get(p, fn);
-		int fd = dirfd < 0 ? -1 : openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		int fd =
+			dirfd < 0 ? -1 : openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (fd < 0 || !(od->dir = fdopendir(fd)))
 			ret = dirfd < 0 ? dirfd : -errno;
 		if (ret < 0 && fd >= 0)
@@ -450,7 +452,8 @@ static ssize_t put_entry(fuse_req_t req, struct open_dir *od, char *buf, size_t 
 	return (ssize_t)fuse_add_direntry_plus(req, buf, room, d->d_name, &e, d->d_off);
 }
 
-static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
+static void read_dir(
+	fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
 {
 	struct pacefs *p = pacefs_of(req);
 	struct open_dir *od = open_dir_of(fi);
@@ -472,7 +475,8 @@ static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_in
 	while ((ret = next_entry(od, off)) == 0) {
 		uint64_t nodeid;
 		bool hidden = control_is_name(od->fn->node.nodeid, od->entry->d_name);
-		ssize_t n = hidden ? 0 : put_entry(req, od, buf + used, size - used, plus, &nodeid);
+		ssize_t n =
+			hidden ? 0 : put_entry(req, od, buf + used, size - used, plus, &nodeid);
 		if (!hidden && (size_t)n > size - used) {
 			if (nodeid)
 				fnode_forget(p, nodeid, 1);
@@ -491,14 +495,14 @@ static void read_dir(fuse_req_t req, size_t size, off_t off, struct fuse_file_in
 	free(buf);
 }
 
-void ops_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-	struct fuse_file_info *fi)
+void ops_readdir(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	read_dir(req, size, off, fi, false);
 }
 
-void ops_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-	struct fuse_file_info *fi)
+void ops_readdirplus(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	read_dir(req, size, off, fi, true);
 }

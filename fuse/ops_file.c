@@ -207,14 +207,17 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 	int ret = dirfd < 0 ? dirfd : 0;
 	if (ret == 0) {
 		ops_become(req);
-		int fd = openat(dirfd, name, O_CREAT | (fi->flags & O_EXCL) | O_RDONLY | O_NOFOLLOW |
-			O_CLOEXEC | O_NONBLOCK, mode);
+		int fd = openat(dirfd, name,
+			O_CREAT | (fi->flags & O_EXCL) | O_RDONLY | O_NOFOLLOW | O_CLOEXEC |
+				O_NONBLOCK,
+			mode);
 		if (fd < 0)
 			ret = -errno;
 		ops_become_self();
 		if (fd >= 0)
 			close(fd);
-		int path_fd = ret < 0 ? -1 : openat(dirfd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+		int path_fd =
+			ret < 0 ? -1 : openat(dirfd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 		if (ret == 0 && path_fd < 0)
 			ret = -errno;
 		if (ret == 0)
@@ -273,7 +276,8 @@ void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 /* ---- reading ---- */
 
-static int read_merged(struct pacefs *p, struct node *node, char *buf, size_t size, uint64_t off)
+static int read_merged(
+	struct pacefs *p, struct node *node, char *buf, size_t size, uint64_t off)
 {
 	struct cache_pin pins[PACER_MAX_FRAMES];
 	bool whole;
@@ -300,8 +304,7 @@ static int read_merged(struct pacefs *p, struct node *node, char *buf, size_t si
 	return (int)(end - off < size ? end - off : size);
 }
 
-void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-	struct fuse_file_info *fi)
+void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
 	struct pacefs *p = pacefs_of(req);
 
@@ -349,8 +352,9 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 		return;
 	}
 	struct fnode *fn = fnode_get(p, ino);
-	int ret = !fn ? -ESTALE : !fn->node.file ? -EBADF :
-		refuse_write(p, fn, (uint64_t)off, size);
+	int ret = !fn		 ? -ESTALE
+		: !fn->node.file ? -EBADF
+				 : refuse_write(p, fn, (uint64_t)off, size);
 	if (ret < 0) {
 		ops_reply(req, ret);
 		if (fn)
@@ -469,8 +473,9 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size)
 	int ret = size < old ? cache_truncate(node, size, 0) : 0;
 	if (ret == 0) {
 		if (size < old) {
-			node->cut_size = node->cut_pending && node->cut_size < size ?
-				node->cut_size : size;
+			node->cut_size = node->cut_pending && node->cut_size < size
+				? node->cut_size
+				: size;
 			node->cut_end = size;
 			node->cut_pending = true;
 			node->cut_seq++;
@@ -502,7 +507,8 @@ static int punch(struct pacefs *p, struct node *node, int mode, off_t offset, of
 }
 
 /* Room for later writes must not be that of what is accepted already. */
-static int preallocate(struct pacefs *p, struct node *node, int mode, off_t offset, off_t length)
+static int preallocate(
+	struct pacefs *p, struct node *node, int mode, off_t offset, off_t length)
 {
 	domain_lock(&p->dom);
 	flusher_settle_cut(&p->backing.flusher, node);
@@ -591,8 +597,7 @@ static off_t seek_hole(struct pacefs *p, struct node *node, off_t off, off_t siz
 }
 
 /* What is not below yet is data, whatever the source says. */
-void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
-	struct fuse_file_info *fi)
+void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
 {
 	struct pacefs *p = pacefs_of(req);
 
@@ -606,8 +611,9 @@ void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence,
 	flusher_settle_cut(&p->backing.flusher, node);
 	off_t size = (off_t)node->size;
 	domain_unlock(&p->dom);
-	off_t at = off < 0 || off >= size ? -ENXIO :
-		whence == SEEK_HOLE ? seek_hole(p, node, off, size) : seek_data(p, node, off);
+	off_t at = off < 0 || off >= size ? -ENXIO
+		: whence == SEEK_HOLE	  ? seek_hole(p, node, off, size)
+					  : seek_data(p, node, off);
 	session_block_end();
 	if (at < 0)
 		ops_reply(req, (int)at);

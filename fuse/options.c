@@ -54,19 +54,18 @@ static const char usage_text[] =
 /* clang-format on */
 
 /* Accepted and ignored: they are meant for mount(8), systemd or libfuse's helper. */
-static const char *const ignored_words[] = {"defaults", "auto", "noauto", "user",
-	"nouser", "users", "nousers", "owner", "group", "fail", "nofail", "_netdev",
+static const char *const ignored_words[] = {"defaults", "auto", "noauto", "user", "nouser",
+	"users", "nousers", "owner", "group", "fail", "nofail", "_netdev",
 	"default_permissions", NULL};
 static const char *const ignored_prefixes[] = {
 	"x-", "X-", "comment=", "user=", "fsname=", "subtype=", NULL};
 
 /* The words that this file gives a meaning to. */
-static const char *const own_words[] = {"raw", "allow_other", "cache_size", "max_write",
-	"io", "io_engine", "flush", NULL};
+static const char *const own_words[] = {
+	"raw", "allow_other", "cache_size", "max_write", "io", "io_engine", "flush", NULL};
 /* For the nearest match only: mount_is_kernel_option() decides. */
-static const char *const kernel_words[] = {"ro", "rw", "nosuid", "nodev", "noexec",
-	"noatime", "nodiratime", "relatime", "strictatime", "lazytime", "sync", "dirsync",
-	NULL};
+static const char *const kernel_words[] = {"ro", "rw", "nosuid", "nodev", "noexec", "noatime",
+	"nodiratime", "relatime", "strictatime", "lazytime", "sync", "dirsync", NULL};
 
 uint64_t options_default_cache_bytes(void)
 {
@@ -75,8 +74,7 @@ uint64_t options_default_cache_bytes(void)
 	const uint64_t most = 256ull << 20;
 	long pages = sysconf(_SC_PHYS_PAGES);
 	uint64_t page_size = (uint64_t)sysconf(_SC_PAGESIZE);
-	uint64_t bytes =
-		pages > 0 ? (uint64_t)pages / 16 * page_size : OPTIONS_CACHE_LEAST;
+	uint64_t bytes = pages > 0 ? (uint64_t)pages / 16 * page_size : OPTIONS_CACHE_LEAST;
 
 	if (bytes < OPTIONS_CACHE_LEAST)
 		return OPTIONS_CACHE_LEAST;
@@ -125,8 +123,7 @@ static int refuse_unknown(const char *name)
 
 static int take_cache_size(struct options *o, const char *value)
 {
-	if (parse_size(value, &o->cache_bytes) < 0 ||
-		o->cache_bytes < OPTIONS_CACHE_LEAST) {
+	if (parse_size(value, &o->cache_bytes) < 0 || o->cache_bytes < OPTIONS_CACHE_LEAST) {
 		log_error("cache_size=%s rejected: need at least %llu bytes (64M works "
 			  "too)",
 			value, OPTIONS_CACHE_LEAST);
@@ -142,8 +139,7 @@ static int take_max_write(struct options *o, const char *value)
 
 	if (parse_size(value, &bytes) < 0 || bytes < OPTIONS_MAX_WRITE_LEAST ||
 		bytes > OPTIONS_MAX_WRITE_MOST || (bytes & (bytes - 1))) {
-		log_error("max_write=%s rejected: need a power of two, 4K..1M bytes",
-			value);
+		log_error("max_write=%s rejected: need a power of two, 4K..1M bytes", value);
 		return -EINVAL;
 	}
 	o->max_write = (uint32_t)bytes;
@@ -224,8 +220,7 @@ static int take_setting(struct options *o, const char *name, const char *value)
 
 	if (r < 0)
 		return r;
-	r = settings_assign(
-		&o->settings, name, value ? value : "1", message, sizeof(message));
+	r = settings_assign(&o->settings, name, value ? value : "1", message, sizeof(message));
 	if (r < 0)
 		log_error("%s", message);
 	return r;
@@ -234,8 +229,8 @@ static int take_setting(struct options *o, const char *name, const char *value)
 static int take_kernel_option(struct options *o, const char *name)
 {
 	size_t used = strlen(o->kernel_options);
-	int n = snprintf(o->kernel_options + used, sizeof(o->kernel_options) - used,
-		"%s%s", used ? "," : "", name);
+	int n = snprintf(o->kernel_options + used, sizeof(o->kernel_options) - used, "%s%s",
+		used ? "," : "", name);
 
 	if (n < 0 || (size_t)n >= sizeof(o->kernel_options) - used) {
 		log_error("too many mount flags at %s", name);
@@ -305,8 +300,8 @@ static int take_positional(struct options *o, int nr, char **words)
 		return -EINVAL;
 	}
 	if (nr != 2) {
-		log_error("need SOURCE and MOUNTPOINT, got %d word%s: see pacefs --help",
-			nr, nr == 1 ? "" : "s");
+		log_error("need SOURCE and MOUNTPOINT, got %d word%s: see pacefs --help", nr,
+			nr == 1 ? "" : "s");
 		return -EINVAL;
 	}
 	if (strlen(words[0]) >= PATH_MAX || strlen(words[1]) >= PATH_MAX) {
@@ -366,14 +361,13 @@ static int take_letter(struct letters *l, int c)
 
 static int scan_letters(int argc, char **argv, struct letters *l)
 {
-	static const struct option long_names[] = {{"help", no_argument, NULL, 'h'},
-		{"version", no_argument, NULL, 'V'}, {0}};
+	static const struct option long_names[] = {
+		{"help", no_argument, NULL, 'h'}, {"version", no_argument, NULL, 'V'}, {0}};
 	int r = 0;
 	int c;
 
 	optind = 0; /* start anew, whoever used getopt before */
-	while (r == 0 &&
-		(c = getopt_long(argc, argv, "o:t:fdsnvhV", long_names, NULL)) != -1)
+	while (r == 0 && (c = getopt_long(argc, argv, "o:t:fdsnvhV", long_names, NULL)) != -1)
 		r = take_letter(l, c);
 	return r;
 }
@@ -410,8 +404,8 @@ static int take_all(struct options *o, const struct letters *l, int nr, char **w
 
 enum options_verdict options_parse(int argc, char **argv, struct options *ret_options)
 {
-	struct options o = {.allow_other = geteuid() == 0,
-		.cache_bytes = options_default_cache_bytes()};
+	struct options o = {
+		.allow_other = geteuid() == 0, .cache_bytes = options_default_cache_bytes()};
 	struct letters letters = {.sloppy = false};
 
 	settings_init(&o.settings);

@@ -22,29 +22,30 @@
 enum io_engine { IO_ENGINE_URING, IO_ENGINE_SYNC };
 
 struct options {
-	char source[PATH_MAX];     /* absolute when it exists, else as typed; never resolved
+	char source[PATH_MAX];	/* absolute when it exists, else as typed; never resolved
 				    * further, because it is what people see in findmnt */
-	const char *mountpoint;    /* as typed, points into argv; see mount_resolve() */
-	bool foreground;           /* -f */
-	bool debug;                /* -d, implies foreground */
-	bool fake;                 /* mount(8) wants everything but the mount */
-	bool raw;                  /* serve the block device itself as one file */
-	bool allow_other;          /* default: as root */
+	const char *mountpoint; /* as typed, points into argv; see mount_resolve() */
+	bool foreground;	/* -f */
+	bool debug;		/* -d, implies foreground */
+	bool fake;		/* mount(8) wants everything but the mount */
+	bool raw;		/* serve the block device itself as one file */
+	bool allow_other;	/* default: as root */
 	bool read_only;
-	bool flush_on_close;       /* close(2) waits until the file is written */
+	bool flush_on_close; /* close(2) waits until the file is written */
 	enum io_engine io_engine;
-	uint64_t cache_bytes;      /* the default, or what was asked for */
-	bool cache_chosen;         /* cache_size was given */
-	uint32_t max_write;        /* bytes, 0 = by the device's speed */
-	char kernel_options[256];  /* generic mount flags in their order: "noatime,nodev" or "" */
-	struct settings settings;  /* defaults with the options over them, checked */
+	uint64_t cache_bytes; /* the default, or what was asked for */
+	bool cache_chosen;    /* cache_size was given */
+	uint32_t max_write;   /* bytes, 0 = by the device's speed */
+	char kernel_options
+		[256]; /* generic mount flags in their order: "noatime,nodev" or "" */
+	struct settings settings; /* defaults with the options over them, checked */
 };
 
 /* What the caller does next. */
 enum options_verdict {
-	OPTIONS_RUN,               /* mount */
-	OPTIONS_DONE,              /* help or version was printed: exit 0 */
-	OPTIONS_REFUSED,           /* one line was printed: exit 1 */
+	OPTIONS_RUN,	 /* mount */
+	OPTIONS_DONE,	 /* help or version was printed: exit 0 */
+	OPTIONS_REFUSED, /* one line was printed: exit 1 */
 };
 
 /* argv may be permuted. *ret_options is set only for OPTIONS_RUN. */

@@ -23,21 +23,21 @@ struct fnode;
 
 /* One device with all that belongs to it in this room. */
 struct backing {
-	struct device dev;        /* first: backing_of() */
+	struct device dev; /* first: backing_of() */
 	struct store store;
 	struct flusher flusher;
 	struct throttle_device throttle;
 	struct device_settings settings;
 	double prior_bytes_per_s; /* believed before anything is measured */
-	double reference_bw;      /* pages/s that limits in time count with, and ... */
-	double cap_pages;         /* ... the device's own limit, as of the last tick */
+	double reference_bw;	  /* pages/s that limits in time count with, and ... */
+	double cap_pages;	  /* ... the device's own limit, as of the last tick */
 	uint64_t free_bytes, free_bytes_root; /* of the source, as of the last look (space.c) */
 	pthread_mutex_t through_lock; /* one write goes through at a time; taken alone */
-	uint64_t promised;        /* bytes of accepted writes that are not dirty pages yet */
-	uint64_t fruitless;       /* deletions pending when waiting for them did not help */
-	uint64_t free_written;    /* dev.written then */
+	uint64_t promised;     /* bytes of accepted writes that are not dirty pages yet */
+	uint64_t fruitless;    /* deletions pending when waiting for them did not help */
+	uint64_t free_written; /* dev.written then */
 	uint64_t free_look_us;
-	uint64_t seen_written;    /* of dev, as the law last heard of it */
+	uint64_t seen_written; /* of dev, as the law last heard of it */
 };
 
 static inline struct backing *backing_of(struct device *dev)
@@ -50,30 +50,30 @@ struct pacefs {
 	struct domain dom;
 	struct domain_settings settings;
 	struct throttle_domain throttle;
-	struct backing backing;   /* of the source; further ones come with cross_devices */
+	struct backing backing; /* of the source; further ones come with cross_devices */
 	struct pacer pacer;
 	struct mount mount;
 	struct fuse_session *session;
 	bool is_root;
-	bool raw_at_root;         /* raw: the mountpoint is a file, and that is the device */
+	bool raw_at_root; /* raw: the mountpoint is a file, and that is the device */
 
 	/* nodes (node.h), the lock guards them */
-	struct fnode *nodes;      /* hash by nodeid */
+	struct fnode *nodes; /* hash by nodeid */
 	struct fnode *root;
 	struct fnode *fds_head, *fds_tail; /* open and unpinned, least recently used first */
 	unsigned nr_fds, max_fds;
-	uint64_t nr_unlinked;     /* deleted files whose room the source still counts */
-	bool handles;             /* the source gives file handles */
+	uint64_t nr_unlinked; /* deleted files whose room the source still counts */
+	bool handles;	      /* the source gives file handles */
 
 	/* flush (control.c), the lock guards them */
 	uint64_t flush_started, flush_done;
-	uint64_t errors_told;     /* of dev.errors, by syncfs */
+	uint64_t errors_told; /* of dev.errors, by syncfs */
 	bool flush_running;
 
-	int lock_fd;              /* the source is ours alone; -1 once all is written */
-	int ready_fd;             /* a byte when the mount answers, or -1 */
-	bool ended;               /* pacefs_end() was here */
-	int status;               /* of the process: 0 when all that was accepted is written */
+	int lock_fd;  /* the source is ours alone; -1 once all is written */
+	int ready_fd; /* a byte when the mount answers, or -1 */
+	bool ended;   /* pacefs_end() was here */
+	int status;   /* of the process: 0 when all that was accepted is written */
 };
 
 /* The end, once: write everything, say the verdict, and close whatever keeps the source busy

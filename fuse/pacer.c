@@ -13,8 +13,8 @@
 #include <utlist.h>
 
 enum {
-	TICK_US = 200000,       /* throttle.h: bandwidth and limits */
-	LOOK_US = 100000,       /* at an interrupted request in the queue */
+	TICK_US = 200000, /* throttle.h: bandwidth and limits */
+	LOOK_US = 100000, /* at an interrupted request in the queue */
 };
 
 /* One request of the largest kind in time must fit: below a megabyte of limit no disk streams,
@@ -28,18 +28,19 @@ static void set_cap(struct backing *b)
 {
 	double cap = THROTTLE_NO_CAP;
 
-	b->reference_bw = throttle_reference_bandwidth(&b->throttle,
-		b->prior_bytes_per_s / PAGE_BYTES);
+	b->reference_bw =
+		throttle_reference_bandwidth(&b->throttle, b->prior_bytes_per_s / PAGE_BYTES);
 	if (b->settings.max_bytes)
 		cap = (double)b->settings.max_bytes / PAGE_BYTES;
 	if (b->settings.dirty_centisecs)
-		cap = fmin(cap, fmax(b->reference_bw * (double)b->settings.dirty_centisecs / 100,
-			least_time_limit));
+		cap = fmin(cap,
+			fmax(b->reference_bw * (double)b->settings.dirty_centisecs / 100,
+				least_time_limit));
 	b->cap_pages = floor(cap);
 }
 
-static struct throttle_sample make_sample(const struct pacefs *p, const struct backing *b,
-	uint64_t now_us)
+static struct throttle_sample make_sample(
+	const struct pacefs *p, const struct backing *b, uint64_t now_us)
 {
 	const struct device *dev = &b->dev;
 
@@ -92,9 +93,11 @@ static uint64_t to_pages(double pages)
 }
 
 /* What the flusher goes by, from the same sample that writers are judged by. */
-static void set_flush_targets(struct pacefs *p, struct backing *b, const struct throttle_sample *s)
+static void set_flush_targets(
+	struct pacefs *p, struct backing *b, const struct throttle_sample *s)
 {
-	struct throttle_thresholds wb = throttle_device_thresholds(&p->throttle, &b->throttle, s);
+	struct throttle_thresholds wb =
+		throttle_device_thresholds(&p->throttle, &b->throttle, s);
 	double bg = fmin(s->bg_thresh, fmin(wb.bg_thresh, s->cap_thresh / 2));
 	double bw = b->reference_bw;
 	struct device *dev = &b->dev;
@@ -178,7 +181,8 @@ struct throttle_thresholds pacer_device_thresholds(const struct pacefs *p)
 {
 	const struct backing *b = &p->backing;
 	struct throttle_sample s = make_sample(p, b, clock_now_us());
-	struct throttle_thresholds t = throttle_device_thresholds(&p->throttle, &b->throttle, &s);
+	struct throttle_thresholds t =
+		throttle_device_thresholds(&p->throttle, &b->throttle, &s);
 
 	t.thresh = fmin(t.thresh, b->cap_pages);
 	t.bg_thresh = fmin(t.bg_thresh, b->cap_pages / 2);
@@ -204,8 +208,8 @@ static int take_piece(struct pacefs *p, struct node *node, struct payload *pl, u
 {
 	uint64_t offset = pl->offset + *done;
 	unsigned at = (unsigned)(offset & (PAGE_BYTES - 1));
-	unsigned bytes = PAGE_BYTES - at < pl->bytes - *done ? PAGE_BYTES - at :
-		pl->bytes - *done;
+	unsigned bytes =
+		PAGE_BYTES - at < pl->bytes - *done ? PAGE_BYTES - at : pl->bytes - *done;
 	unsigned from = *done % PAGE_BYTES, i = *done / PAGE_BYTES;
 	int ret;
 
@@ -336,8 +340,9 @@ static uint64_t judge(struct pacefs *p, struct held *h, uint64_t now_us)
 	throttle_balance(&p->throttle, &b->throttle, &h->writer->throttle, &s,
 		(double)h->new_pages, ceil((double)h->payload.bytes / PAGE_BYTES), &v);
 	pacer->verdict = v;
-	log_debug("write by %s[%d]: %u bytes, %u new pages, dirty %.0f of %.0f, pos_ratio %.3f, "
-		  "ratelimit %.0f: kind %d, pause %.1f ms",
+	log_debug(
+		"write by %s[%d]: %u bytes, %u new pages, dirty %.0f of %.0f, pos_ratio %.3f, "
+		"ratelimit %.0f: kind %d, pause %.1f ms",
 		h->writer->comm, h->writer->pid, h->payload.bytes, h->new_pages, s.dirty,
 		v.dirty_limit, v.pos_ratio, v.task_ratelimit, (int)v.kind,
 		(double)v.pause_us / 1e3);
@@ -484,7 +489,7 @@ static void send_all(struct pacefs *p, struct held *ready)
 {
 	struct held *h, *next;
 
-	DL_FOREACH_SAFE(ready, h, next)
+	DL_FOREACH_SAFE (ready, h, next)
 		reply(p, h);
 }
 
@@ -529,12 +534,12 @@ static void dequeue(struct pacefs *p, struct held *h, uint64_t now_us, struct he
 	settle(p, h, now_us, ready);
 }
 
-static void answer_killed(struct pacefs *p, struct held *queue, uint64_t now_us,
-	struct held **ready)
+static void answer_killed(
+	struct pacefs *p, struct held *queue, uint64_t now_us, struct held **ready)
 {
 	struct held *h, *next;
 
-	DL_FOREACH_SAFE(queue, h, next)
+	DL_FOREACH_SAFE (queue, h, next)
 		if (killed_now(h, now_us))
 			dequeue(p, h, now_us, ready);
 }
@@ -605,7 +610,8 @@ void pacer_write(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct payl
 	memcpy(h->frames, payload->frames, payload->nr_frames * sizeof(*h->frames));
 	for (unsigned i = 0; i < payload->nr_frames; i++)
 		payload->frames[i] = FRAME_NONE;
-	h->writer = writers_get(&pacer->writers, &caller, ctx->pid, ctx->uid, fn->node.nodeid, now);
+	h->writer =
+		writers_get(&pacer->writers, &caller, ctx->pid, ctx->uid, fn->node.nodeid, now);
 	if (h->writer && h->writer->bytes == 0 && h->writer->held == 0)
 		adopt_exit_debt(pacer, h->writer);
 	if (!h->writer) {
@@ -621,7 +627,8 @@ void pacer_write(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct payl
 		DL_APPEND(ready, h);
 	} else {
 		h->writer->held++;
-		if ((pacer->nr_queued == 0 || (!pacer->small_queue && held_is_small(p, h))) && admit(p, h, now, false))
+		if ((pacer->nr_queued == 0 || (!pacer->small_queue && held_is_small(p, h))) &&
+			admit(p, h, now, false))
 			settle(p, h, now, &ready);
 		else
 			enqueue(p, h, now);
@@ -697,7 +704,8 @@ int pacer_start(struct pacefs *p)
 	pacer->nr_active = 1;
 	pacer->verdict.pos_ratio = 1;
 	throttle_domain_init(&p->throttle, now);
-	throttle_device_init(&p->backing.throttle, p->backing.prior_bytes_per_s / PAGE_BYTES, now);
+	throttle_device_init(
+		&p->backing.throttle, p->backing.prior_bytes_per_s / PAGE_BYTES, now);
 	domain_lock(&p->dom);
 	pacer_settings_changed(p);
 	domain_unlock(&p->dom);

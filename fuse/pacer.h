@@ -28,46 +28,47 @@ struct fnode;
 
 /* Payload of a WRITE: frames of the arena, bytes from the start of the first one. */
 struct payload {
-	uint64_t offset;            /* in the file */
+	uint64_t offset; /* in the file */
 	uint32_t bytes;
-	uint64_t promised;          /* of it, counted in backing.promised until it is dirty */
+	uint64_t promised; /* of it, counted in backing.promised until it is dirty */
 	unsigned nr_frames;
-	uint32_t *frames;           /* those taken into the cache become FRAME_NONE */
+	uint32_t *frames; /* those taken into the cache become FRAME_NONE */
 };
 
 /* A write that is not answered yet. */
 struct held {
 	fuse_req_t req;
-	struct fnode *fn;           /* referenced */
+	struct fnode *fn; /* referenced */
 	struct writer *writer;
 	struct payload payload;
-	uint32_t done;              /* bytes admitted */
-	uint32_t new_pages;         /* newly dirty so far */
-	int error;                  /* of what came after done */
+	uint32_t done;	    /* bytes admitted */
+	uint32_t new_pages; /* newly dirty so far */
+	int error;	    /* of what came after done */
 	uint64_t arrived_us;
-	uint64_t queued_us;         /* 0: never queued */
-	uint64_t deadline_us;       /* paused until then */
+	uint64_t queued_us;   /* 0: never queued */
+	uint64_t deadline_us; /* paused until then */
 	size_t heap_slot;
-	bool again;                 /* one pause does not pay for it: judge once more then */
-	bool small;                 /* which queue */
-	bool watched;               /* on_interrupt() may be called */
-	bool interrupted;           /* atomic: a signal came; looked at every 100 ms */
+	bool again;	  /* one pause does not pay for it: judge once more then */
+	bool small;	  /* which queue */
+	bool watched;	  /* on_interrupt() may be called */
+	bool interrupted; /* atomic: a signal came; looked at every 100 ms */
 	uint64_t look_us;
 	pid_t tid;
-	struct held *prev, *next;   /* queue, or list of replies to send */
+	struct held *prev, *next; /* queue, or list of replies to send */
 	uint32_t frames[];
 };
 
 struct pacer_counters {
 	uint64_t pauses, pause_us, queued, queue_us;
-	uint64_t pause_histogram[9];  /* < 1, 2, 4, ... 128, >= 128 ms */
+	uint64_t pause_histogram[9]; /* < 1, 2, 4, ... 128, >= 128 ms */
 	uint64_t freerun, exempt, blocked, interrupts;
-	uint64_t max_pause_us;        /* longest single pause */
-	uint64_t max_held_us;         /* longest time from a request to its answer; atomic */
-	uint64_t max_dirty_pages;     /* dirty + writeback, ever */
-	uint64_t over_limit_pages;    /* most by which a write(2) was admitted above the limit: 0 */
-	uint64_t mmap_pages;          /* written back by the kernel, admitted at once */
-	uint64_t held_pages;          /* of queued payloads, now */
+	uint64_t max_pause_us;	  /* longest single pause */
+	uint64_t max_held_us;	  /* longest time from a request to its answer; atomic */
+	uint64_t max_dirty_pages; /* dirty + writeback, ever */
+	uint64_t
+		over_limit_pages; /* most by which a write(2) was admitted above the limit: 0 */
+	uint64_t mmap_pages;	  /* written back by the kernel, admitted at once */
+	uint64_t held_pages;	  /* of queued payloads, now */
 };
 
 struct pacer {
@@ -75,19 +76,19 @@ struct pacer {
 	pthread_t thread;
 	bool running, stopping;
 	struct writers writers;
-	struct held *queue;           /* waiting for admission, fair order */
-	struct held *small_queue;     /* ... small requests of writers far below their share */
+	struct held *queue;	  /* waiting for admission, fair order */
+	struct held *small_queue; /* ... small requests of writers far below their share */
 	unsigned nr_queued;
-	struct held **heap;           /* paused, by deadline */
+	struct held **heap; /* paused, by deadline */
 	size_t nr_heap, heap_room;
-	uint64_t wake_us;             /* when the thread will look again */
-	uint64_t tick_us;             /* next tick */
-	double exit_debt;             /* pages dirtied by writers that ended before they paid */
-	unsigned nr_active;           /* writers within the last second */
-	uint64_t spread;              /* state of a linear congruential generator */
+	uint64_t wake_us;   /* when the thread will look again */
+	uint64_t tick_us;   /* next tick */
+	double exit_debt;   /* pages dirtied by writers that ended before they paid */
+	unsigned nr_active; /* writers within the last second */
+	uint64_t spread;    /* state of a linear congruential generator */
 	struct throttle_verdict verdict; /* the last one, for stats */
 	struct pacer_counters counters;
-	double thresh, bg_thresh;     /* pages, from the settings */
+	double thresh, bg_thresh; /* pages, from the settings */
 };
 
 int pacer_start(struct pacefs *p);

@@ -26,7 +26,7 @@ static bool is_below(const char *path, const char *mountpoint)
 	size_t length = strlen(mountpoint);
 
 	return strncmp(path, mountpoint, length) == 0 &&
-	       (path[length] == '\0' || path[length] == '/');
+		(path[length] == '\0' || path[length] == '/');
 }
 
 /* Only the text of the link is looked at: following it could hang on a dead mount. */
@@ -93,8 +93,8 @@ unsigned int processes_name_holders(const char *mountpoint, pid_t daemon)
 		if (!isdigit((unsigned char)entry->d_name[0]) ||
 			(pid_t)strtol(entry->d_name, NULL, 10) == daemon)
 			continue;
-		int process = openat(
-			dirfd(proc), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		int process =
+			openat(dirfd(proc), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		const char *how = process < 0 ? NULL : holds(process, mountpoint);
 		if (how && nr++ < HOLDERS_SHOWN) {
 			read_comm(process, comm, sizeof(comm));
@@ -162,9 +162,8 @@ int processes_exit_status(int daemon)
 
 		if (ioctl(daemon, FIRST_PIDFD_GET_INFO, &info) == 0 &&
 			info.mask & FIRST_PIDFD_INFO_EXIT)
-			return WIFSIGNALED(info.exit_code)
-				       ? 128 + WTERMSIG(info.exit_code)
-				       : WEXITSTATUS(info.exit_code);
+			return WIFSIGNALED(info.exit_code) ? 128 + WTERMSIG(info.exit_code)
+							   : WEXITSTATUS(info.exit_code);
 		nanosleep(&pause, NULL);
 	}
 	return 0;

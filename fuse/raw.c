@@ -17,7 +17,8 @@ static const char *raw_name(const struct pacefs *p)
 int raw_nodes_init(struct pacefs *p)
 {
 	struct stat dir = {.st_mode = S_IFDIR | 0755};
-	struct stat file = {.st_mode = S_IFREG | 0600, .st_size = (off_t)p->backing.store.raw_size};
+	struct stat file = {
+		.st_mode = S_IFREG | 0600, .st_size = (off_t)p->backing.store.raw_size};
 	int fd = fcntl(p->backing.store.root_fd, F_DUPFD_CLOEXEC, 0);
 
 	if (fd < 0)
@@ -87,14 +88,15 @@ size_t raw_readdir(fuse_req_t req, char *buf, size_t size, off_t off, bool plus)
 	size_t used = 0;
 
 	for (; off < 3; off++) {
-		struct fuse_entry_param e = { /* ino 0: not looked up by this */
+		struct fuse_entry_param e = {
+			/* ino 0: not looked up by this */
 			.attr.st_ino = inos[off],
 			.attr.st_mode = off < 2 ? S_IFDIR : S_IFREG,
 		};
-		size_t n = plus ? fuse_add_direntry_plus(req, buf + used, size - used, names[off],
-					  &e, off + 1) :
-			fuse_add_direntry(req, buf + used, size - used, names[off], &e.attr,
-				off + 1);
+		size_t n = plus ? fuse_add_direntry_plus(
+					  req, buf + used, size - used, names[off], &e, off + 1)
+				: fuse_add_direntry(req, buf + used, size - used, names[off],
+					  &e.attr, off + 1);
 		if (n > size - used)
 			break;
 		used += n;

@@ -31,23 +31,23 @@ enum {
 
 struct reader {
 	struct session *s;
-	unsigned char *linear;     /* header, and the whole of what is not a WRITE */
+	unsigned char *linear; /* header, and the whole of what is not a WRITE */
 	uint32_t frames[PACER_MAX_FRAMES];
-	unsigned nr_frames;        /* held, from frames[0] */
+	unsigned nr_frames; /* held, from frames[0] */
 	struct iovec iov[PACER_MAX_FRAMES + 1];
 	struct payload payload;
 	bool blocking;
-	int epoll_fd;              /* to wait with: one reader wakes up for one request */
+	int epoll_fd; /* to wait with: one reader wakes up for one request */
 	unsigned tries;
-	bool found_one;            /* the last try without waiting had a request */
+	bool found_one; /* the last try without waiting had a request */
 };
 
 struct session {
 	struct pacefs *p;
 	int fd;
-	unsigned want_frames;      /* per reader */
+	unsigned want_frames; /* per reader */
 	pthread_mutex_t spawn_lock;
-	pthread_cond_t gone;       /* a reader ended */
+	pthread_cond_t gone; /* a reader ended */
 	unsigned nr_readers, nr_blocking;
 	atomic_bool spinning, ended;
 	unsigned spin_fails, spin_skip; /* whoever has set spinning */
@@ -69,7 +69,8 @@ static void patch_init_reply(const struct iovec *iov, int count)
 	if (atomic_load_explicit(&done, memory_order_relaxed) || !current)
 		return;
 	const struct fuse_in_header *in = (const void *)current->linear;
-	if (in->opcode != FUSE_INIT || count < 2 || iov[1].iov_len < sizeof(struct fuse_init_out))
+	if (in->opcode != FUSE_INIT || count < 2 ||
+		iov[1].iov_len < sizeof(struct fuse_init_out))
 		return;
 	const struct fuse_init_in *init = (const void *)(current->linear + sizeof(*in));
 	struct fuse_init_out *out = iov[1].iov_base;
@@ -174,8 +175,8 @@ static void refill(struct reader *r)
 		return;
 	domain_lock(&s->p->dom);
 	for (;;) {
-		r->nr_frames += cache_alloc(&s->p->dom, s->want_frames - r->nr_frames,
-			r->frames + r->nr_frames);
+		r->nr_frames += cache_alloc(
+			&s->p->dom, s->want_frames - r->nr_frames, r->frames + r->nr_frames);
 		if (r->nr_frames == s->want_frames)
 			break;
 		/* All memory is dirty: the flusher must make some of it clean. */
@@ -246,7 +247,7 @@ static bool spin(struct reader *r)
 static ssize_t receive(struct reader *r)
 {
 	enum {
-		LOOK_MS = 1000,   /* another reader may have seen the end */
+		LOOK_MS = 1000,	  /* another reader may have seen the end */
 		RETRY_EVERY = 16, /* see whether several write by now */
 	};
 	struct session *s = r->s;
@@ -267,7 +268,8 @@ static ssize_t receive(struct reader *r)
 			r->found_one = !waited || (++r->tries % RETRY_EVERY == 0);
 			return n;
 		}
-		if (errno == EINTR || errno == ENOENT) /* ENOENT: it was interrupted meanwhile */
+		if (errno == EINTR ||
+			errno == ENOENT) /* ENOENT: it was interrupted meanwhile */
 			continue;
 		if (!would_wait(n))
 			return -errno;

@@ -31,13 +31,13 @@ struct knob {
 
 #define DEVICE(field) offsetof(struct settings, device.field)
 #define DOMAIN(field) offsetof(struct settings, domain.field)
-#define DEVICE_KNOB(field, ...)                                                          \
-	{                                                                                \
-		.name = #field, .offset = DEVICE(field), .per_device = true, __VA_ARGS__ \
+#define DEVICE_KNOB(field, ...)                                                                \
+	{                                                                                      \
+		.name = #field, .offset = DEVICE(field), .per_device = true, __VA_ARGS__       \
 	}
-#define DOMAIN_KNOB(field, ...)                                                          \
-	{                                                                                \
-		.name = #field, .offset = DOMAIN(field), __VA_ARGS__                     \
+#define DOMAIN_KNOB(field, ...)                                                                \
+	{                                                                                      \
+		.name = #field, .offset = DOMAIN(field), __VA_ARGS__                           \
 	}
 #define RANGE(a, b) .least = (a), .most = (b)
 
@@ -46,22 +46,19 @@ static const struct knob knobs[] = {
 		RANGE(CENTISECS_LEAST, CENTISECS_MOST)),
 	DEVICE_KNOB(dirty_centisecs, .kind = KIND_CENTISECS, .zero = true,
 		RANGE(CENTISECS_LEAST, CENTISECS_MOST)),
-	DEVICE_KNOB(max_bytes, .kind = KIND_BYTES, .zero = true,
-		RANGE(LIMIT_LEAST, INT64_MAX)),
+	DEVICE_KNOB(max_bytes, .kind = KIND_BYTES, .zero = true, RANGE(LIMIT_LEAST, INT64_MAX)),
 	DEVICE_KNOB(min_ratio, .kind = KIND_PERCENT, RANGE(0, 100)),
 	DEVICE_KNOB(max_ratio, .kind = KIND_PERCENT, RANGE(1, 100)),
 	DEVICE_KNOB(strict_limit, .kind = KIND_SWITCH, RANGE(0, 1)),
 	DOMAIN_KNOB(dirty_bytes, .kind = KIND_BYTES, .other = DOMAIN(dirty_ratio),
 		RANGE(LIMIT_LEAST, INT64_MAX)),
-	DOMAIN_KNOB(dirty_ratio, .kind = KIND_PERCENT, .other = DOMAIN(dirty_bytes),
-		RANGE(1, 100)),
+	DOMAIN_KNOB(
+		dirty_ratio, .kind = KIND_PERCENT, .other = DOMAIN(dirty_bytes), RANGE(1, 100)),
 	DOMAIN_KNOB(dirty_background_bytes, .kind = KIND_BYTES, .background = true,
-		.other = DOMAIN(dirty_background_ratio),
-		RANGE(BACKGROUND_LEAST, INT64_MAX)),
+		.other = DOMAIN(dirty_background_ratio), RANGE(BACKGROUND_LEAST, INT64_MAX)),
 	DOMAIN_KNOB(dirty_background_ratio, .kind = KIND_PERCENT, .background = true,
 		.other = DOMAIN(dirty_background_bytes), RANGE(1, 100)),
-	DOMAIN_KNOB(
-		dirty_expire_centisecs, .kind = KIND_CENTISECS, RANGE(1, CENTISECS_MOST)),
+	DOMAIN_KNOB(dirty_expire_centisecs, .kind = KIND_CENTISECS, RANGE(1, CENTISECS_MOST)),
 	DOMAIN_KNOB(dirty_writeback_centisecs, .kind = KIND_CENTISECS, .zero = true,
 		RANGE(1, CENTISECS_MOST)),
 	DOMAIN_KNOB(law, .kind = KIND_LAW),
@@ -157,11 +154,10 @@ static void describe_range(const struct knob *k, char *text, size_t size)
 	if (k->kind == KIND_SWITCH)
 		snprintf(text, size, "0 or 1");
 	else if (k->most == INT64_MAX)
-		snprintf(text, size, "%sat least %" PRIu64 "%s", zero, k->least,
-			unit_of(k));
+		snprintf(text, size, "%sat least %" PRIu64 "%s", zero, k->least, unit_of(k));
 	else
-		snprintf(text, size, "%s%" PRIu64 "..%" PRIu64 "%s", zero, k->least,
-			k->most, unit_of(k));
+		snprintf(text, size, "%s%" PRIu64 "..%" PRIu64 "%s", zero, k->least, k->most,
+			unit_of(k));
 }
 
 static int assign_law(struct settings *s, const char *value, char *message, size_t size)
@@ -182,8 +178,7 @@ static int assign_law(struct settings *s, const char *value, char *message, size
 static int parse_number(const struct knob *k, const char *value, uint64_t *ret_number)
 {
 	uint64_t number;
-	int r = k->kind == KIND_BYTES ? parse_size(value, &number)
-				      : parse_uint(value, &number);
+	int r = k->kind == KIND_BYTES ? parse_size(value, &number) : parse_uint(value, &number);
 
 	if (r < 0)
 		return r;
@@ -234,8 +229,8 @@ void settings_infer_chosen(struct settings *s)
 		d->dirty_background_ratio != following_ratio(d);
 }
 
-int settings_assign(struct settings *s, const char *name, const char *value,
-	char *message, size_t message_size)
+int settings_assign(struct settings *s, const char *name, const char *value, char *message,
+	size_t message_size)
 {
 	const struct knob *k = find_knob(name);
 	char range[96];
@@ -273,8 +268,7 @@ static int check_device(const struct device_settings *d, char *message, size_t s
 {
 	if (d->dirty_centisecs && d->dirty_background_centisecs >= d->dirty_centisecs) {
 		snprintf(message, size,
-			"dirty_background_centisecs=%" PRIu64
-			" with dirty_centisecs=%" PRIu64
+			"dirty_background_centisecs=%" PRIu64 " with dirty_centisecs=%" PRIu64
 			" rejected: need the background below the limit (set that "
 			"first), "
 			"in centiseconds",
@@ -302,11 +296,11 @@ static bool background_too_high(const struct domain_settings *d, uint64_t cache_
 	if (cache_bytes == 0)
 		return false;
 	double percent = (double)cache_bytes / 100;
-	double limit = d->dirty_bytes ? (double)d->dirty_bytes
-				      : (double)d->dirty_ratio * percent;
+	double limit =
+		d->dirty_bytes ? (double)d->dirty_bytes : (double)d->dirty_ratio * percent;
 	double background = d->dirty_background_bytes
-				    ? (double)d->dirty_background_bytes
-				    : (double)d->dirty_background_ratio * percent;
+		? (double)d->dirty_background_bytes
+		: (double)d->dirty_background_ratio * percent;
 	return background >= limit;
 }
 
@@ -328,16 +322,16 @@ static int check_domain(
 	return -EINVAL;
 }
 
-int settings_check(const struct settings *s, uint64_t cache_bytes, char *message,
-	size_t message_size)
+int settings_check(
+	const struct settings *s, uint64_t cache_bytes, char *message, size_t message_size)
 {
 	int r = check_device(&s->device, message, message_size);
 
 	return r < 0 ? r : check_domain(&s->domain, cache_bytes, message, message_size);
 }
 
-int settings_set(struct settings *s, const char *name, const char *value,
-	uint64_t cache_bytes, char *message, size_t message_size)
+int settings_set(struct settings *s, const char *name, const char *value, uint64_t cache_bytes,
+	char *message, size_t message_size)
 {
 	struct settings next = *s;
 	int r = settings_assign(&next, name, value, message, message_size);
@@ -365,8 +359,8 @@ const char *const *settings_names(void)
 	static const char *const names[NR_KNOBS + 1] = {"dirty_background_centisecs",
 		"dirty_centisecs", "max_bytes", "min_ratio", "max_ratio", "strict_limit",
 		"dirty_bytes", "dirty_ratio", "dirty_background_bytes",
-		"dirty_background_ratio", "dirty_expire_centisecs",
-		"dirty_writeback_centisecs", "law"};
+		"dirty_background_ratio", "dirty_expire_centisecs", "dirty_writeback_centisecs",
+		"law"};
 
 	return names;
 }

@@ -38,7 +38,8 @@ static bool promise(struct pacefs *p, struct backing *b, struct payload *payload
 {
 	domain_lock(&p->dom);
 	/* What was written since the look has taken its room already, as far as is known. */
-	uint64_t pages = p->dom.nr_dirty + p->dom.nr_writeback + b->dev.written - b->free_written;
+	uint64_t pages =
+		p->dom.nr_dirty + p->dom.nr_writeback + b->dev.written - b->free_written;
 	bool ample = b->free_bytes >=
 		pages * PAGE_BYTES + b->promised + payload->bytes + SPACE_MARGIN;
 	if (ample) {
@@ -146,8 +147,8 @@ static bool room_by_deletions(struct pacefs *p, struct backing *b, struct payloa
 }
 
 /* With through_lock: nobody else takes room that was promised to nobody. */
-static ssize_t write_through(struct pacefs *p, struct fnode *fn, struct payload *payload,
-	uid_t uid)
+static ssize_t write_through(
+	struct pacefs *p, struct fnode *fn, struct payload *payload, uid_t uid)
 {
 	struct backing *b = &p->backing;
 	struct node *node = &fn->node;
@@ -185,8 +186,8 @@ static ssize_t write_through(struct pacefs *p, struct fnode *fn, struct payload 
 	return done;
 }
 
-ssize_t space_write_through(struct pacefs *p, struct fnode *fn, struct payload *payload,
-	uid_t uid)
+ssize_t space_write_through(
+	struct pacefs *p, struct fnode *fn, struct payload *payload, uid_t uid)
 {
 	struct backing *b = &p->backing;
 

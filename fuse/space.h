@@ -17,8 +17,8 @@ bool space_promise(struct pacefs *p, struct payload *payload);
 
 /* There may not be: the whole way of one WRITE near the full mark, blocking. Returns 0 when the
  * payload may be cached after all (and is promised); else the bytes written through, or -errno. */
-ssize_t space_write_through(struct pacefs *p, struct fnode *fn, struct payload *payload,
-	uid_t uid);
+ssize_t space_write_through(
+	struct pacefs *p, struct fnode *fn, struct payload *payload, uid_t uid);
 
 /* Before somebody takes bytes of the source's room otherwise: later writes see them as taken, and
  * what is accepted goes below first. Blocks. */

@@ -16,8 +16,7 @@ bool stats_next(const char **at, struct stats_line *line)
 		if (!colon || (size_t)(colon - start) >= sizeof(line->key))
 			continue;
 		const char *value = colon + 1 + strspn(colon + 1, " ");
-		snprintf(line->key, sizeof(line->key), "%.*s", (int)(colon - start),
-			start);
+		snprintf(line->key, sizeof(line->key), "%.*s", (int)(colon - start), start);
 		snprintf(line->value, sizeof(line->value), "%.*s",
 			(int)(start + length - value), value);
 		return true;

@@ -20,8 +20,8 @@ struct task {
 /* NFS servers in user space: one process writes for many clients. */
 static const char *const servers[] = {"ganesha.nfsd", "unfsd", NULL};
 
-bool writers_cached(struct writers *ws, pid_t tid, uint64_t now_us,
-	struct writer_caller *ret_caller)
+bool writers_cached(
+	struct writers *ws, pid_t tid, uint64_t now_us, struct writer_caller *ret_caller)
 {
 	struct task *t;
 
@@ -37,7 +37,8 @@ static void parse_status(char *text, struct writer_caller *c)
 	char *save;
 	bool kernel_thread = true;
 
-	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+	for (char *line = strtok_r(text, "\n", &save); line;
+		line = strtok_r(NULL, "\n", &save)) {
 		if (strncmp(line, "Name:\t", 6) == 0)
 			snprintf(c->comm, sizeof(c->comm), "%.15s", line + 6);
 		else if (strncmp(line, "Tgid:\t", 6) == 0)
@@ -72,8 +73,8 @@ struct writer_caller writer_resolve(pid_t tid)
 	return c;
 }
 
-void writers_remember(struct writers *ws, pid_t tid, const struct writer_caller *caller,
-	uint64_t now_us)
+void writers_remember(
+	struct writers *ws, pid_t tid, const struct writer_caller *caller, uint64_t now_us)
 {
 	struct task *t;
 
@@ -127,7 +128,7 @@ double writers_expire(struct writers *ws, uint64_t now_us)
 	struct task *t, *next_task;
 	double debt = 0;
 
-	HASH_ITER(hh, ws->table, w, next_writer) {
+	HASH_ITER (hh, ws->table, w, next_writer) {
 		bool ended = w->held == 0 && has_ended(w, now_us);
 		if (ended)
 			debt += w->throttle.nr_dirtied;
@@ -136,7 +137,7 @@ double writers_expire(struct writers *ws, uint64_t now_us)
 			free(w);
 		}
 	}
-	HASH_ITER(hh, ws->tasks, t, next_task) {
+	HASH_ITER (hh, ws->tasks, t, next_task) {
 		if (now_us - t->seen_us > 2 * US_PER_S) {
 			HASH_DEL(ws->tasks, t);
 			free(t);
@@ -158,7 +159,7 @@ void writers_finish(struct writers *ws)
 {
 	writers_expire(ws, UINT64_MAX);
 	struct writer *w, *next_writer;
-	HASH_ITER(hh, ws->table, w, next_writer) {
+	HASH_ITER (hh, ws->table, w, next_writer) {
 		HASH_DEL(ws->table, w);
 		free(w);
 	}

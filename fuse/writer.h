@@ -19,8 +19,8 @@
 #define WRITER_QUIET_US 200000ull  /* a writer quiet for this long may have ended: look */
 
 struct writer_key {
-	uint64_t id;            /* tgid, or hash of uid and node */
-	uint64_t kind;          /* 0 = thread group, 1 = (uid, node) */
+	uint64_t id;   /* tgid, or hash of uid and node */
+	uint64_t kind; /* 0 = thread group, 1 = (uid, node) */
 };
 
 struct writer {
@@ -30,30 +30,30 @@ struct writer {
 	pid_t pid;
 	uid_t uid;
 	char comm[16];
-	uint64_t last_us;       /* last write */
-	uint64_t paused_us;     /* last pause or queueing */
+	uint64_t last_us;   /* last write */
+	uint64_t paused_us; /* last pause or queueing */
 	uint64_t bytes, pauses, pause_us;
-	unsigned held;          /* requests held now: it must not be forgotten */
+	unsigned held; /* requests held now: it must not be forgotten */
 };
 
 struct writers {
 	struct writer *table;
-	struct task *tasks;     /* tid -> tgid, as of the last look */
+	struct task *tasks; /* tid -> tgid, as of the last look */
 };
 
 /* What is known of thread tid. Called without the lock; the result is by value. */
 struct writer_caller {
-	pid_t tgid;             /* 0: kernel thread, server, or unknown */
+	pid_t tgid; /* 0: kernel thread, server, or unknown */
 	char comm[16];
 };
 /* Cached answer, true when it is younger than a second. With the lock. */
-bool writers_cached(struct writers *ws, pid_t tid, uint64_t now_us,
-	struct writer_caller *ret_caller);
+bool writers_cached(
+	struct writers *ws, pid_t tid, uint64_t now_us, struct writer_caller *ret_caller);
 /* Ask /proc. Without the lock. */
 struct writer_caller writer_resolve(pid_t tid);
 /* Remember the answer. With the lock. */
-void writers_remember(struct writers *ws, pid_t tid, const struct writer_caller *caller,
-	uint64_t now_us);
+void writers_remember(
+	struct writers *ws, pid_t tid, const struct writer_caller *caller, uint64_t now_us);
 
 /* The writer, made if new; NULL without memory. */
 struct writer *writers_get(struct writers *ws, const struct writer_caller *caller, pid_t tid,

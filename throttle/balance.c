@@ -74,17 +74,15 @@ struct request {
 static double charge(const struct budget *b, const struct request *req)
 {
 	if (b->strict_limit)
-		return req->nr_pages >= b->wb_thresh - b->wb_setpoint ? 0
-								      : req->charge_max;
+		return req->nr_pages >= b->wb_thresh - b->wb_setpoint ? 0 : req->charge_max;
 	if (b->wb_dirty < b->wb_thresh / 2)
 		return 0;
 	return req->nr_pages >= b->limit - b->setpoint ? 0 : req->charge_max;
 }
 
 /* Above the freerun ceiling and due for a look. */
-static void pace(struct throttle_device *dev, struct throttle_writer *w,
-	const struct budget *b, const struct throttle_sample *s,
-	const struct request *req, struct throttle_verdict *v)
+static void pace(struct throttle_device *dev, struct throttle_writer *w, const struct budget *b,
+	const struct throttle_sample *s, const struct request *req, struct throttle_verdict *v)
 {
 	struct pause_bounds bounds;
 
@@ -92,8 +90,7 @@ static void pace(struct throttle_device *dev, struct throttle_writer *w,
 		throttle_update_ratelimit(dev, b, s);
 	report_rates(v, dev);
 	bounds = throttle_pause_bounds(b->avg_write_bandwidth, dev->dirty_ratelimit,
-		v->task_ratelimit,
-		throttle_max_pause(b->avg_write_bandwidth, b->wb_dirty));
+		v->task_ratelimit, throttle_max_pause(b->avg_write_bandwidth, b->wb_dirty));
 	v->min_pause_us = bounds.min_pause_us;
 	v->max_pause_us = bounds.max_pause_us;
 	if (req->small)
@@ -134,8 +131,8 @@ static void balance(struct throttle_domain *dom, struct throttle_device *dev,
 	else if (!capped)
 		own = global;
 	freerun = global.below_freerun && own.below_freerun;
-	req.small = req.small && position_allows_exempt(&global) &&
-		    position_allows_exempt(&own);
+	req.small =
+		req.small && position_allows_exempt(&global) && position_allows_exempt(&own);
 
 	w->nr_dirtied += req.nr_pages;
 	look = req.again || due(w, b);
@@ -148,8 +145,7 @@ static void balance(struct throttle_domain *dom, struct throttle_device *dev,
 	if (freerun)
 		v.kind = THROTTLE_FREERUN;
 	if (look && freerun)
-		pass_freerun(
-			w, s->now_us, fmin(poll_interval(&global), poll_interval(&own)));
+		pass_freerun(w, s->now_us, fmin(poll_interval(&global), poll_interval(&own)));
 	else if (look)
 		pace(dev, w, b, s, &req, &v);
 	*ret_verdict = v;

@@ -59,8 +59,8 @@ static void fast_start(struct throttle_device *dev)
  * queue takes all of a small budget in flight, and there R = 0 goes on for ever.
  *
  * Differs from Linux: there such a sample lowers the estimate all the same. */
-static bool lower_bound(const struct throttle_domain *dom,
-	const struct throttle_device *dev, const struct throttle_sample *s)
+static bool lower_bound(const struct throttle_domain *dom, const struct throttle_device *dev,
+	const struct throttle_sample *s)
 {
 	struct throttle_thresholds wb;
 
@@ -85,8 +85,8 @@ static void measure(struct throttle_device *dev, bool bound, double pages, doubl
 			&dev->write_bandwidth, &dev->avg_write_bandwidth, pages, busy_s);
 }
 
-static void update_bandwidth(const struct throttle_domain *dom,
-	struct throttle_device *dev, const struct throttle_sample *s)
+static void update_bandwidth(const struct throttle_domain *dom, struct throttle_device *dev,
+	const struct throttle_sample *s)
 {
 	double busy_s = us_to_s((double)elapsed_us(s->wb_busy_us, dev->busy_stamp));
 	double pages = 0;
@@ -118,13 +118,14 @@ void throttle_tick(struct throttle_domain *dom, struct throttle_device *dev,
 double throttle_confidence(const struct throttle_device *dev)
 {
 	return clamp(dev->busy_s / FAST_START_S, 0, 1) *
-	       clamp(dev->busy_pages / CONFIDENT_PAGES, 0, 1);
+		clamp(dev->busy_pages / CONFIDENT_PAGES, 0, 1);
 }
 
 double throttle_reference_bandwidth(const struct throttle_device *dev, double prior)
 {
 	double conf = throttle_confidence(dev);
 
-	return fmax(1, exp(conf * log(fmax(dev->avg_write_bandwidth, 1)) +
-			       (1 - conf) * log(fmax(prior, 1))));
+	return fmax(1,
+		exp(conf * log(fmax(dev->avg_write_bandwidth, 1)) +
+			(1 - conf) * log(fmax(prior, 1))));
 }

@@ -11,18 +11,18 @@
 /* Memory of the bandwidth filter: the kernel's 3 s, rounded up to a power of two of
  * ticks. */
 #define BW_PERIOD_S 4.096
-#define FAST_START_S 2.0	/* busy time averaged plainly before the filter */
-#define MIN_BUSY_S 0.05		/* shorter samples are mostly granularity */
-#define IDLE_CUT_US 1000000ull	/* older stamps are restarted, not measured from */
-#define TICK_US 1000.0		/* the kernel's tick at 1000 Hz */
-#define SCOPE 8.0		/* the "one eighth" rules */
-#define POLL_PAGES 32.0		/* 128 KiB: first and smallest comfortable interval */
-#define POLL_EXCEEDED_PAGES 8.0 /* while the device is over its share */
-#define POS_RATIO_MAX 16.0	/* cubic 2 x reserve 8 */
-#define SLICE_PAGES 256.0	/* largest slice while writers queue, 1 MiB */
-#define EXEMPT_PAGES 16.0	/* 64 KiB: largest request of a small writer */
-#define PAUSES_MAX 32.0		/* longest hold of one request */
-#define CREDIT_US 1000000.0	/* unused time is forgotten after this much */
+#define FAST_START_S 2.0	     /* busy time averaged plainly before the filter */
+#define MIN_BUSY_S 0.05		     /* shorter samples are mostly granularity */
+#define IDLE_CUT_US 1000000ull	     /* older stamps are restarted, not measured from */
+#define TICK_US 1000.0		     /* the kernel's tick at 1000 Hz */
+#define SCOPE 8.0		     /* the "one eighth" rules */
+#define POLL_PAGES 32.0		     /* 128 KiB: first and smallest comfortable interval */
+#define POLL_EXCEEDED_PAGES 8.0	     /* while the device is over its share */
+#define POS_RATIO_MAX 16.0	     /* cubic 2 x reserve 8 */
+#define SLICE_PAGES 256.0	     /* largest slice while writers queue, 1 MiB */
+#define EXEMPT_PAGES 16.0	     /* 64 KiB: largest request of a small writer */
+#define PAUSES_MAX 32.0		     /* longest hold of one request */
+#define CREDIT_US 1000000.0	     /* unused time is forgotten after this much */
 #define RATE_MIN_WINDOW_US 200000ull /* a rate is never judged over less */
 #define RATE_TAU_S 1.0		     /* memory of a writer's own rate */
 
@@ -61,23 +61,21 @@ struct pause_bounds {
 
 /* thresholds.c */
 double throttle_effective_background(double thresh, double bg_thresh, double avg);
-double throttle_hard_limit(
-	const struct throttle_domain *dom, const struct throttle_sample *s);
-double throttle_hard_cap(
-	const struct throttle_device *dev, const struct throttle_sample *s);
+double throttle_hard_limit(const struct throttle_domain *dom, const struct throttle_sample *s);
+double throttle_hard_cap(const struct throttle_device *dev, const struct throttle_sample *s);
 double throttle_gate(double limit, double thresh);
 double throttle_follow(double limit, double thresh, double dirty, double elapsed_s);
 void throttle_follow_limits(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s);
 void throttle_budget_domain(struct budget *b, const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s);
-bool throttle_budget_cap(struct budget *b, const struct throttle_device *dev,
-	const struct throttle_sample *s);
+bool throttle_budget_cap(
+	struct budget *b, const struct throttle_device *dev, const struct throttle_sample *s);
 
 /* share.c */
 void throttle_age_domain(struct throttle_domain *dom, uint64_t now_us);
-double throttle_proportion(const struct throttle_domain *dom,
-	const struct throttle_device *dev, uint64_t now_us);
+double throttle_proportion(
+	const struct throttle_domain *dom, const struct throttle_device *dev, uint64_t now_us);
 double throttle_device_share(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s, double thresh,
 	double dirty);
@@ -96,18 +94,17 @@ void throttle_budget_derive(struct budget *b);
 double throttle_balanced(double task_ratelimit, double avg, double dirty_rate);
 double throttle_ratelimit_step(double ratelimit, double balanced_before, double balanced,
 	double task_ratelimit, bool may_rise, bool may_fall);
-void throttle_update_ratelimit(struct throttle_device *dev, const struct budget *b,
-	const struct throttle_sample *s);
+void throttle_update_ratelimit(
+	struct throttle_device *dev, const struct budget *b, const struct throttle_sample *s);
 
 /* pause.c */
 double throttle_poll_interval(double thresh, double dirty);
 double throttle_max_pause(double avg, double wb_dirty);
 struct pause_bounds throttle_pause_bounds(
 	double avg, double ratelimit, double task_ratelimit, double max_pause_us);
-void throttle_decide(struct throttle_writer *w, uint64_t now_us,
-	struct throttle_verdict *v, double charge_max, double next_interval);
-void throttle_exempt(
-	struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v);
+void throttle_decide(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v,
+	double charge_max, double next_interval);
+void throttle_exempt(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v);
 
 /* writer.c */
 double throttle_writer_rate(struct throttle_writer *w, double pages, uint64_t now_us);

@@ -77,8 +77,7 @@ static void hold(struct throttle_writer *w, uint64_t now_us, struct throttle_ver
 
 /* Too short to be worth a pause: keep it as virtual time, for the next period to begin
  * later. */
-static void bank(
-	struct throttle_writer *w, uint64_t now_us, double pause_us, double period_us)
+static void bank(struct throttle_writer *w, uint64_t now_us, double pause_us, double period_us)
 {
 	if (pause_us < -CREDIT_US) {
 		w->paused_when_us = now_us;
@@ -93,8 +92,7 @@ static void bank(
 }
 
 /* Period and think time of the pages counted so far. Returns the pause that is due. */
-static double due_us(
-	struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v)
+static double due_us(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v)
 {
 	if (w->paused_when_us == 0)
 		w->paused_when_us = now_us;
@@ -111,8 +109,8 @@ static double due_us(
  * that up to its size is carried where Linux, looking every few pages, carries one pause.
  * A request is over after PAUSES_MAX of them at the latest, also where the rate is 0 for
  * ever because another device holds the domain at its limit. */
-void throttle_decide(struct throttle_writer *w, uint64_t now_us,
-	struct throttle_verdict *v, double charge_max, double next_interval)
+void throttle_decide(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v,
+	double charge_max, double next_interval)
 {
 	double pause = due_us(w, now_us, v);
 	double covered = us_to_s(v->max_pause_us) * v->task_ratelimit;
@@ -141,8 +139,7 @@ void throttle_decide(struct throttle_writer *w, uint64_t now_us,
 
 /* A small writer is let go, but its pages cost it the same virtual time, up to one pause
  * of debt: it cannot save up credit here and spend it as a burst. */
-void throttle_exempt(
-	struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v)
+void throttle_exempt(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v)
 {
 	double pause = due_us(w, now_us, v);
 

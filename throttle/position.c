@@ -88,8 +88,7 @@ void throttle_budget_derive(struct budget *b)
 		b->wb_setpoint = throttle_freerun(b->wb_thresh, b->wb_bg_thresh);
 		b->below_freerun = b->wb_dirty <= b->wb_setpoint;
 	} else {
-		b->wb_setpoint =
-			b->thresh > 0 ? b->setpoint * b->wb_thresh / b->thresh : 0;
+		b->wb_setpoint = b->thresh > 0 ? b->setpoint * b->wb_thresh / b->thresh : 0;
 		b->below_freerun = b->dirty <= b->freerun;
 	}
 	b->pos_ratio = throttle_pos_ratio(b);

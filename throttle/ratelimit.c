@@ -43,8 +43,8 @@ double throttle_ratelimit_step(double ratelimit, double balanced_before, double 
 	return fmax(ratelimit, 1);
 }
 
-void throttle_update_ratelimit(struct throttle_device *dev, const struct budget *b,
-	const struct throttle_sample *s)
+void throttle_update_ratelimit(
+	struct throttle_device *dev, const struct budget *b, const struct throttle_sample *s)
 {
 	uint64_t elapsed = elapsed_us(s->now_us, dev->ratelimit_stamp_us);
 	double dirtied = 0, task_ratelimit, balanced;
@@ -62,8 +62,8 @@ void throttle_update_ratelimit(struct throttle_device *dev, const struct budget 
 		return;
 
 	task_ratelimit = dev->dirty_ratelimit * b->pos_ratio + 1;
-	balanced = throttle_balanced(task_ratelimit, b->avg_write_bandwidth,
-		dirtied / us_to_s((double)elapsed));
+	balanced = throttle_balanced(
+		task_ratelimit, b->avg_write_bandwidth, dirtied / us_to_s((double)elapsed));
 	if (b->strict_limit)
 		below = b->wb_dirty < b->wb_setpoint;
 	else

@@ -43,8 +43,8 @@ static void age_device(struct throttle_device *dev, const struct throttle_domain
 	dev->period = dom->period;
 }
 
-double throttle_proportion(const struct throttle_domain *dom,
-	const struct throttle_device *dev, uint64_t now_us)
+double throttle_proportion(
+	const struct throttle_domain *dom, const struct throttle_device *dev, uint64_t now_us)
 {
 	uint64_t periods = periods_since(dom, now_us);
 	double den = halve(dom->completions, periods);
@@ -53,8 +53,8 @@ double throttle_proportion(const struct throttle_domain *dom,
 	return num / fmax(fmax(den, num), 1);
 }
 
-void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev,
-	double pages, double max_ratio, uint64_t now_us)
+void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev, double pages,
+	double max_ratio, uint64_t now_us)
 {
 	double add = pages;
 
@@ -123,8 +123,7 @@ bool throttle_over_background(const struct throttle_domain *dom,
 		return true;
 	if (s->wb_reclaimable > throttle_device_share(dom, dev, s, bg, s->reclaimable))
 		return true;
-	if (s->strict_limit &&
-		s->wb_dirty > throttle_device_thresholds(dom, dev, s).bg_thresh)
+	if (s->strict_limit && s->wb_dirty > throttle_device_thresholds(dom, dev, s).bg_thresh)
 		return true;
 	return s->wb_reclaimable > s->cap_thresh / 2;
 }

@@ -56,14 +56,12 @@ double throttle_effective_background(double thresh, double bg_thresh, double avg
 }
 
 /* A limit below one page could never admit anything. */
-double throttle_hard_limit(
-	const struct throttle_domain *dom, const struct throttle_sample *s)
+double throttle_hard_limit(const struct throttle_domain *dom, const struct throttle_sample *s)
 {
 	return fmax(fmax(dom->dirty_limit, s->thresh), 1);
 }
 
-double throttle_hard_cap(
-	const struct throttle_device *dev, const struct throttle_sample *s)
+double throttle_hard_cap(const struct throttle_device *dev, const struct throttle_sample *s)
 {
 	double limit = dev->cap_limit;
 
@@ -132,8 +130,7 @@ void throttle_follow_limits(struct throttle_domain *dom, struct throttle_device 
 		dev->cap_limit = fmax(s->cap_thresh, s->wb_dirty);
 		dev->cap_stamp_us = s->now_us;
 	}
-	follow(&dev->cap_limit, &dev->cap_stamp_us, s->cap_thresh, s->wb_dirty,
-		s->now_us);
+	follow(&dev->cap_limit, &dev->cap_stamp_us, s->cap_thresh, s->wb_dirty, s->now_us);
 }
 
 void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device *dev,
@@ -178,8 +175,8 @@ void throttle_budget_domain(struct budget *b, const struct throttle_domain *dom,
 }
 
 /* The device's own limit is a domain with one device in it, as a cgroup is for Linux. */
-bool throttle_budget_cap(struct budget *b, const struct throttle_device *dev,
-	const struct throttle_sample *s)
+bool throttle_budget_cap(
+	struct budget *b, const struct throttle_device *dev, const struct throttle_sample *s)
 {
 	double cap = fmax(s->cap_thresh, 0);
 

@@ -21,117 +21,117 @@
 #include <stdint.h>
 
 #define THROTTLE_PAGE_SIZE 4096
-#define THROTTLE_MAX_PAUSE_US 200000   /* longest single pause (kernel MAX_PAUSE) */
-#define THROTTLE_INTERVAL_US 200000    /* spacing of limit and ratelimit updates */
-#define THROTTLE_INIT_BW 25600.0       /* 100 MiB/s, the kernel's first guess */
-#define THROTTLE_NO_CAP 1e18           /* cap_thresh of a device without own limit */
+#define THROTTLE_MAX_PAUSE_US 200000 /* longest single pause (kernel MAX_PAUSE) */
+#define THROTTLE_INTERVAL_US 200000  /* spacing of limit and ratelimit updates */
+#define THROTTLE_INIT_BW 25600.0     /* 100 MiB/s, the kernel's first guess */
+#define THROTTLE_NO_CAP 1e18	     /* cap_thresh of a device without own limit */
 
-struct throttle_knobs {                /* bytes win over ratio when not 0 */
+struct throttle_knobs { /* bytes win over ratio when not 0 */
 	uint64_t dirty_bytes;
 	uint64_t dirty_background_bytes;
-	double dirty_ratio;            /* percent of dirtyable pages */
+	double dirty_ratio; /* percent of dirtyable pages */
 	double dirty_background_ratio;
 };
 
 struct throttle_thresholds {
-	double thresh;                 /* pages */
-	double bg_thresh;              /* pages, < thresh */
+	double thresh;	  /* pages */
+	double bg_thresh; /* pages, < thresh */
 };
 
 /* Everything under one dirty budget. */
 struct throttle_domain {
-	double dirty_limit;            /* smoothed hard limit L >= thresh, pages */
+	double dirty_limit; /* smoothed hard limit L >= thresh, pages */
 	uint64_t limit_stamp_us;
-	double completions;            /* den of the floating proportions, starts at 1 */
-	uint64_t period_start_us;      /* start of the current 3 s period */
-	uint64_t period;               /* number of the current period */
+	double completions;	  /* den of the floating proportions, starts at 1 */
+	uint64_t period_start_us; /* start of the current 3 s period */
+	uint64_t period;	  /* number of the current period */
 };
 
 /* One backing store, measured and paced by itself. */
 struct throttle_device {
-	double completions;            /* num of the floating proportions */
-	uint64_t period;               /* period this num was last aged in */
+	double completions; /* num of the floating proportions */
+	uint64_t period;    /* period this num was last aged in */
 
-	double write_bandwidth;        /* pages/s, filtered */
-	double avg_write_bandwidth;    /* filtered again */
+	double write_bandwidth;	    /* pages/s, filtered */
+	double avg_write_bandwidth; /* filtered again */
 	uint64_t bw_stamp_us;
-	uint64_t written_stamp;        /* pages */
-	uint64_t busy_stamp;           /* of wb_busy_us */
-	double busy_s;                 /* seconds measured so far, for the running mean of the
+	uint64_t written_stamp; /* pages */
+	uint64_t busy_stamp;	/* of wb_busy_us */
+	double busy_s;		/* seconds measured so far, for the running mean of the
 					* first two seconds and for confidence */
 	double busy_pages;
 
-	double dirty_ratelimit;        /* base rate r */
+	double dirty_ratelimit; /* base rate r */
 	double balanced_dirty_ratelimit;
 	uint64_t ratelimit_stamp_us;
-	uint64_t dirtied_stamp;        /* pages */
+	uint64_t dirtied_stamp; /* pages */
 
-	double cap_limit;              /* smoothed hard limit of the device's own cap, or
+	double cap_limit; /* smoothed hard limit of the device's own cap, or
 					* THROTTLE_NO_CAP */
 	uint64_t cap_stamp_us;
 };
 
 /* One paced writer. */
 struct throttle_writer {
-	double nr_dirtied;             /* n: pages since the last accounting */
-	double nr_dirtied_pause;       /* p: pages until the next check, starts at 32 */
-	double pay_min;                /* pages that one pause pays for at least */
-	uint64_t paused_when_us;       /* t0: virtual time, 0 = not set */
-	double rate;                   /* pages/s, exponential mean over 1 s */
+	double nr_dirtied;	 /* n: pages since the last accounting */
+	double nr_dirtied_pause; /* p: pages until the next check, starts at 32 */
+	double pay_min;		 /* pages that one pause pays for at least */
+	uint64_t paused_when_us; /* t0: virtual time, 0 = not set */
+	double rate;		 /* pages/s, exponential mean over 1 s */
 	uint64_t rate_stamp_us;
-	double rate_pages;             /* pages since rate_stamp_us */
-	uint64_t rate_since_us;        /* first request, 0 = none yet */
+	double rate_pages;	/* pages since rate_stamp_us */
+	uint64_t rate_since_us; /* first request, 0 = none yet */
 };
 
 /* One consistent snapshot, and the settings in force. */
 struct throttle_sample {
 	uint64_t now_us;
 	/* domain */
-	double dirty;                  /* D: dirty + writeback pages */
-	double reclaimable;            /* R: dirty only */
-	double thresh, bg_thresh;      /* T, B */
+	double dirty;		  /* D: dirty + writeback pages */
+	double reclaimable;	  /* R: dirty only */
+	double thresh, bg_thresh; /* T, B */
 	/* device */
-	double wb_dirty;               /* D_j */
-	double wb_reclaimable;         /* R_j */
-	double wb_writeback;           /* W_j */
-	uint64_t wb_written;           /* pages completed, monotone */
-	uint64_t wb_busy_us;           /* time with writeback in flight, monotone; of a gap
+	double wb_dirty;	     /* D_j */
+	double wb_reclaimable;	     /* R_j */
+	double wb_writeback;	     /* W_j */
+	uint64_t wb_written;	     /* pages completed, monotone */
+	uint64_t wb_busy_us;	     /* time with writeback in flight, monotone; of a gap
 					* without completions it counts one second at most */
-	uint64_t wb_dirtied;           /* pages dirtied and not dropped again, monotone enough:
+	uint64_t wb_dirtied;	     /* pages dirtied and not dropped again, monotone enough:
 					* may step back by pages truncated before writeback */
-	double cap_thresh;             /* the device's own hard limit (max_bytes, and
+	double cap_thresh;	     /* the device's own hard limit (max_bytes, and
 					* dirty_centisecs of its bandwidth), or THROTTLE_NO_CAP */
-	double min_ratio, max_ratio;   /* fractions of 1, kernel bdi meaning */
-	double nr_writers;             /* now writing to the device, 0 = not known; who is small
+	double min_ratio, max_ratio; /* fractions of 1, kernel bdi meaning */
+	double nr_writers;	     /* now writing to the device, 0 = not known; who is small
 					* is measured by the fair share too: the base rate may be
 					* far too high while many writers start */
-	double sum_min_ratio;          /* over all devices of the domain */
+	double sum_min_ratio;	     /* over all devices of the domain */
 	bool strict_limit;
 };
 
 enum throttle_kind {
-	THROTTLE_FREERUN,              /* below the freerun ceiling: never paused */
-	THROTTLE_UNCHECKED,            /* poll interval not used up yet */
-	THROTTLE_EXEMPT,               /* small writer (well below its share): not paused */
-	THROTTLE_BANKED,               /* pause shorter than min_pause: carried in t0 */
-	THROTTLE_PAUSE,                /* hold the reply for pause_us */
-	THROTTLE_BLOCKED,              /* task_ratelimit 0 (at the limit): pause_us = max_pause */
+	THROTTLE_FREERUN,   /* below the freerun ceiling: never paused */
+	THROTTLE_UNCHECKED, /* poll interval not used up yet */
+	THROTTLE_EXEMPT,    /* small writer (well below its share): not paused */
+	THROTTLE_BANKED,    /* pause shorter than min_pause: carried in t0 */
+	THROTTLE_PAUSE,	    /* hold the reply for pause_us */
+	THROTTLE_BLOCKED,   /* task_ratelimit 0 (at the limit): pause_us = max_pause */
 };
 
 struct throttle_verdict {
 	enum throttle_kind kind;
-	uint64_t pause_us;             /* 0 unless PAUSE or BLOCKED */
+	uint64_t pause_us; /* 0 unless PAUSE or BLOCKED */
 	/* what it was decided from, in the kernel's names */
 	double thresh, bg_thresh, dirty_limit, freerun, setpoint;
 	double wb_thresh, wb_bg_thresh, wb_setpoint;
 	double pos_ratio, dirty_ratelimit, task_ratelimit, balanced_dirty_ratelimit;
 	double period_us, think_us, min_pause_us, max_pause_us;
 	double nr_dirtied, nr_dirtied_pause; /* as compared for this decision */
-	bool capped;                   /* the device's own cap had the lower pos_ratio */
-	bool again;                    /* the pause does not pay for all pages: when it is over
+	bool capped;			     /* the device's own cap had the lower pos_ratio */
+	bool again;	       /* the pause does not pay for all pages: when it is over
 					* call throttle_balance_again() and hold on. Without it
 					* the rest is counted to the writer's next request */
-	bool start_background;         /* the flusher must run */
+	bool start_background; /* the flusher must run */
 };
 
 void throttle_domain_init(struct throttle_domain *dom, uint64_t now_us);
@@ -159,13 +159,13 @@ bool throttle_over_background(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s);
 
 /* pages have completed on the device at now (honours max_ratio). */
-void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev,
-	double pages, double max_ratio, uint64_t now_us);
+void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev, double pages,
+	double max_ratio, uint64_t now_us);
 
 /* The device leaves the domain: the others' shares grow at once. The caller takes its min_ratio
  * out of sum_min_ratio. */
-void throttle_device_removed(struct throttle_domain *dom, struct throttle_device *dev,
-	uint64_t now_us);
+void throttle_device_removed(
+	struct throttle_domain *dom, struct throttle_device *dev, uint64_t now_us);
 
 /* Every THROTTLE_INTERVAL_US, also when nobody writes: bandwidth (only while writeback is
  * in flight or something completed), smoothed limits of the domain and of the device. */
@@ -185,9 +185,9 @@ double throttle_reference_bandwidth(const struct throttle_device *dev, double pr
 /* How many of want pages may be dirtied now: 0..want, whole pages. reserved: pages admitted and
  * not yet counted in s->dirty. nr_writers >= 1: those now writing to the device. queued: others
  * already wait, so a slice is at most half the room divided by the writers. */
-double throttle_admissible(const struct throttle_domain *dom,
-	const struct throttle_device *dev, const struct throttle_sample *s, double want,
-	double reserved, unsigned nr_writers, bool queued);
+double throttle_admissible(const struct throttle_domain *dom, const struct throttle_device *dev,
+	const struct throttle_sample *s, double want, double reserved, unsigned nr_writers,
+	bool queued);
 
 /* A writer has dirtied nr_pages (0 allowed: a rewrite of pages already dirty still counts its
  * request for the exemption rule, request_pages). Updates writer, and at most every interval

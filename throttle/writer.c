@@ -47,6 +47,5 @@ double throttle_writer_rate(struct throttle_writer *w, double pages, uint64_t no
 		window = 0;
 	}
 	w->rate_pages += fmax(pages, 0);
-	return blend(
-		w, window > RATE_MIN_WINDOW_US ? window : RATE_MIN_WINDOW_US, now_us);
+	return blend(w, window > RATE_MIN_WINDOW_US ? window : RATE_MIN_WINDOW_US, now_us);
 }

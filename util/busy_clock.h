@@ -11,9 +11,9 @@
 #define BUSY_GAP_US 1000000ull /* a longer gap without completions is a stall */
 
 struct busy_clock {
-	uint64_t busy_us;      /* counted so far */
-	uint64_t counted_us;   /* up to this time; 0 = nothing in flight */
-	uint64_t progress_us;  /* last completion, or start from idle */
+	uint64_t busy_us;     /* counted so far */
+	uint64_t counted_us;  /* up to this time; 0 = nothing in flight */
+	uint64_t progress_us; /* last completion, or start from idle */
 	uint64_t nr_stalls;
 };
 
@@ -28,8 +28,8 @@ static inline uint64_t busy_clock_read(const struct busy_clock *c, uint64_t now_
 }
 
 /* Now requests are in flight or not; completed: at least one has ended just now. */
-static inline void busy_clock_update(struct busy_clock *c, bool in_flight, bool completed,
-	uint64_t now_us)
+static inline void busy_clock_update(
+	struct busy_clock *c, bool in_flight, bool completed, uint64_t now_us)
 {
 	c->busy_us = busy_clock_read(c, now_us);
 	if (completed && c->counted_us && now_us > c->progress_us + BUSY_GAP_US)

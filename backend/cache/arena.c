@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 enum {
-	SIDE_BYTES = PAGE_BYTES / 8,               /* one bit per byte of a page */
+	SIDE_BYTES = PAGE_BYTES / 8, /* one bit per byte of a page */
 	SIDE_PER_FRAME = PAGE_BYTES / SIDE_BYTES,
 };
 
@@ -33,8 +33,8 @@ int arena_create(struct arena *a, uint32_t max_frames)
 		return -errno;
 	if (ftruncate(a->memfd, (off_t)a->map_bytes) < 0)
 		goto fail;
-	a->base = mmap(NULL, a->map_bytes, PROT_READ | PROT_WRITE,
-		MAP_SHARED | MAP_NORESERVE, a->memfd, 0);
+	a->base = mmap(NULL, a->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+		a->memfd, 0);
 	if (a->base == MAP_FAILED)
 		goto fail;
 	a->used = calloc(max_frames / 64, sizeof(*a->used));

@@ -21,17 +21,18 @@
 #define PAGE_BYTES 4096u
 #define PAGE_SHIFT_BITS 12
 #define FRAME_NONE UINT32_MAX
-#define ARENA_SEGMENT_FRAMES 4096u /* 16 MiB: registering allocates and pins, so in small steps */
+#define ARENA_SEGMENT_FRAMES                                                                   \
+	4096u /* 16 MiB: registering allocates and pins, so in small steps */
 #define ARENA_MAGIC 0x3173666563617065ull
 
 enum frame_state {
 	FRAME_FREE,
-	FRAME_HELD,      /* payload of a request being received or waiting for admission */
+	FRAME_HELD, /* payload of a request being received or waiting for admission */
 	FRAME_CLEAN,
 	FRAME_DIRTY,
 	FRAME_WRITEBACK,
-	FRAME_ORPHAN,    /* its write is in flight but the page was replaced or dropped */
-	FRAME_SIDE,      /* holds valid-byte bitmaps of other frames */
+	FRAME_ORPHAN, /* its write is in flight but the page was replaced or dropped */
+	FRAME_SIDE,   /* holds valid-byte bitmaps of other frames */
 };
 
 enum frame_flags {
@@ -45,14 +46,14 @@ enum frame_flags {
 struct frame {
 	uint64_t nodeid;
 	uint64_t index;
-	uint64_t seq;          /* order of dirtying, domain-wide */
+	uint64_t seq; /* order of dirtying, domain-wide */
 	uint8_t state;
 	uint8_t flags;
-	uint16_t pins;         /* readers copying from it */
-	uint16_t valid_from;   /* bytes [valid_from, valid_to) are newer than or same as the */
-	uint16_t valid_to;     /* source's; the others are the source's business */
-	uint32_t side;         /* bitmap slot, with FRAME_BITMAP */
-	uint32_t prev, next;   /* list of clean frames */
+	uint16_t pins;	     /* readers copying from it */
+	uint16_t valid_from; /* bytes [valid_from, valid_to) are newer than or same as the */
+	uint16_t valid_to;   /* source's; the others are the source's business */
+	uint32_t side;	     /* bitmap slot, with FRAME_BITMAP */
+	uint32_t prev, next; /* list of clean frames */
 };
 
 struct arena_header {
@@ -68,13 +69,13 @@ struct arena {
 	size_t map_bytes;
 	struct arena_header *header;
 	struct frame *frames;
-	unsigned char *memory;      /* frame 0 */
-	uint32_t nr_frames;         /* grown so far */
+	unsigned char *memory; /* frame 0 */
+	uint32_t nr_frames;    /* grown so far */
 	uint32_t max_frames;
 	uint32_t nr_free;
-	uint32_t cursor;            /* where the next scan starts */
-	uint64_t *used;             /* bitmap, 1 = taken */
-	uint32_t side_free;         /* first free side slot, FRAME_NONE = none */
+	uint32_t cursor;    /* where the next scan starts */
+	uint64_t *used;	    /* bitmap, 1 = taken */
+	uint32_t side_free; /* first free side slot, FRAME_NONE = none */
 };
 
 /* Reserve address space for max_frames and grow the first segment. Returns 0 or -errno. */

@@ -106,7 +106,7 @@ static void untag(struct node *node, struct frame *f)
 	node->nr_tagged--;
 	node->dev->nr_tagged--;
 	node->dev->nr_coloured[(f->flags & FRAME_COLOUR) != 0]--;
-	f->flags &= (uint8_t)~(FRAME_TAGGED | FRAME_COLOUR);
+	f->flags &= (uint8_t) ~(FRAME_TAGGED | FRAME_COLOUR);
 }
 
 static void tag(struct node *node, struct frame *f)
@@ -183,7 +183,7 @@ static int page_replace(struct node *node, uint64_t index, uint32_t frame, bool 
 	}
 	if (o->flags & FRAME_TAGGED) {
 		f->flags |= o->flags & (FRAME_TAGGED | FRAME_COLOUR); /* the counts stay */
-		o->flags &= (uint8_t)~(FRAME_TAGGED | FRAME_COLOUR);
+		o->flags &= (uint8_t) ~(FRAME_TAGGED | FRAME_COLOUR);
 	}
 	if (o->state == FRAME_CLEAN) {
 		clean_remove(dom, old);
@@ -222,7 +222,8 @@ static int page_for_write(struct node *node, uint64_t index, uint32_t *ret_frame
 	dom->nr_held--;
 	if (frame != FRAME_NONE) {
 		unsigned from, to;
-		memcpy(arena_data(&dom->arena, copy), arena_data(&dom->arena, frame), PAGE_BYTES);
+		memcpy(arena_data(&dom->arena, copy), arena_data(&dom->arena, frame),
+			PAGE_BYTES);
 		for (unsigned at = 0; frame_valid_run(&dom->arena, frame, at, true, &from, &to);
 			at = to) {
 			if (valid_add(dom, copy, from, to) < 0)
@@ -259,8 +260,8 @@ static void grow_size(struct node *node, uint64_t end)
 		node->size = end;
 }
 
-int cache_write(struct node *node, uint64_t offset, const void *data, unsigned bytes,
-	uint64_t now_us)
+int cache_write(
+	struct node *node, uint64_t offset, const void *data, unsigned bytes, uint64_t now_us)
 {
 	uint64_t index = offset >> PAGE_SHIFT_BITS;
 	unsigned at = (unsigned)(offset & (PAGE_BYTES - 1));
@@ -444,8 +445,8 @@ static void writeback_leaves(struct node *node)
 	node->dev->nr_writeback--;
 }
 
-void cache_end_writeback(struct node *node, uint64_t index, uint32_t frame, int err,
-	uint64_t now_us)
+void cache_end_writeback(
+	struct node *node, uint64_t index, uint32_t frame, int err, uint64_t now_us)
 {
 	struct frame *f = &node->dom->arena.frames[frame];
 
@@ -488,8 +489,7 @@ bool cache_make_whole(struct node *node, uint64_t index, uint32_t frame)
 	struct arena *a = &node->dom->arena;
 	unsigned need = page_end_bytes(node, index);
 
-	if (a->frames[frame].flags & FRAME_FILLING ||
-		!frame_valid_covers(a, frame, 0, need))
+	if (a->frames[frame].flags & FRAME_FILLING || !frame_valid_covers(a, frame, 0, need))
 		return false;
 	if (need < PAGE_BYTES)
 		memset(arena_data(a, frame) + need, 0, PAGE_BYTES - need);
@@ -505,8 +505,8 @@ void cache_fill(struct node *node, uint64_t index, uint32_t frame, const void *d
 	for (unsigned at = 0; frame_valid_run(a, frame, at, false, &from, &to); at = to) {
 		unsigned copy_to = to < source_bytes ? to : source_bytes;
 		if (from < copy_to)
-			memcpy(arena_data(a, frame) + from,
-				(const unsigned char *)data + from, copy_to - from);
+			memcpy(arena_data(a, frame) + from, (const unsigned char *)data + from,
+				copy_to - from);
 		unsigned zero_from = from > source_bytes ? from : source_bytes;
 		if (zero_from < to)
 			memset(arena_data(a, frame) + zero_from, 0, to - zero_from);
@@ -529,7 +529,8 @@ unsigned cache_read_begin(struct node *node, uint64_t offset, uint64_t bytes,
 	if (node->nr_pages) {
 		uint64_t last = (offset + bytes - 1) >> PAGE_SHIFT_BITS;
 		for (uint64_t i = mapping_next(&node->map, offset >> PAGE_SHIFT_BITS, false);
-			i <= last && nr < max_pins; i = mapping_next(&node->map, i + 1, false)) {
+			i <= last && nr < max_pins;
+			i = mapping_next(&node->map, i + 1, false)) {
 			uint32_t frame = mapping_get(&node->map, i);
 			arena_pin(a, frame);
 			pins[nr++] = (struct cache_pin){.index = i, .frame = frame};
@@ -552,8 +553,8 @@ void cache_read_end(struct node *node, uint64_t offset, uint64_t bytes, void *bu
 	for (unsigned i = 0; i < nr_pins; i++) {
 		uint64_t start = pins[i].index << PAGE_SHIFT_BITS;
 		unsigned from, to;
-		for (unsigned at = 0;
-			frame_valid_run(a, pins[i].frame, at, true, &from, &to); at = to) {
+		for (unsigned at = 0; frame_valid_run(a, pins[i].frame, at, true, &from, &to);
+			at = to) {
 			uint64_t lo = start + from > offset ? start + from : offset;
 			uint64_t hi = start + to < offset + bytes ? start + to : offset + bytes;
 			if (lo < hi)

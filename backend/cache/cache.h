@@ -29,20 +29,20 @@ struct device;
 /* Everything under one dirty budget. */
 struct domain {
 	pthread_mutex_t lock;
-	pthread_cond_t progress;    /* signalled when pages left dirty or writeback and
+	pthread_cond_t progress; /* signalled when pages left dirty or writeback and
 				     * somebody said (wants_progress) that they wait for it */
 	bool wants_progress;
 	struct arena arena;
-	uint32_t cache_frames;      /* frames the cache proper may use; payloads come on top */
-	uint64_t nr_dirty;          /* pages */
-	uint64_t nr_writeback;      /* pages, orphans included: their memory is not free yet */
+	uint32_t cache_frames; /* frames the cache proper may use; payloads come on top */
+	uint64_t nr_dirty;     /* pages */
+	uint64_t nr_writeback; /* pages, orphans included: their memory is not free yet */
 	uint64_t nr_clean;
-	uint64_t nr_held;           /* payload frames of receive buffers and held requests */
+	uint64_t nr_held; /* payload frames of receive buffers and held requests */
 	uint64_t dirty_seq;
 	uint32_t clean_head, clean_tail; /* oldest first */
-	uint64_t dirty_met_evicting;     /* stays 0: eviction never sees a dirty page */
-	struct node **owner;        /* by frame: whose page it is, while it is in a mapping */
-	struct node *dead;          /* nodes without references, for node_reap() */
+	uint64_t dirty_met_evicting;	 /* stays 0: eviction never sees a dirty page */
+	struct node **owner; /* by frame: whose page it is, while it is in a mapping */
+	struct node *dead;   /* nodes without references, for node_reap() */
 };
 
 enum node_place { NODE_CLEAN, NODE_ON_DIRTY, NODE_ON_IO, NODE_ON_MORE_IO };
@@ -53,79 +53,79 @@ struct node {
 	struct domain *dom;
 	struct device *dev;
 	struct mapping map;
-	struct store_file *file;    /* open while there is anything to write or it is open */
-	uint64_t size;              /* what stat shows */
+	struct store_file *file; /* open while there is anything to write or it is open */
+	uint64_t size;		 /* what stat shows */
 	uint64_t nr_pages, nr_dirty, nr_writeback, nr_tagged; /* pages; tagged: sync waits */
-	uint32_t refs;              /* node_get(), node_put(); at 0 it goes to dom->dead */
+	uint32_t refs; /* node_get(), node_put(); at 0 it goes to dom->dead */
 	bool on_dead;
 	struct node *dead_next;
-	uint32_t file_users;        /* open(2)s of it; the file closes when 0 and clean */
+	uint32_t file_users; /* open(2)s of it; the file closes when 0 and clean */
 
 	/* order of flushing */
-	uint64_t dirtied_when_us;   /* first page of this round */
+	uint64_t dirtied_when_us; /* first page of this round */
 	enum node_place place;
-	struct node *prev, *next;   /* list named by place */
-	bool on_unclean;            /* dev->unclean: anything at all left to bring below */
+	struct node *prev, *next; /* list named by place */
+	bool on_unclean;	  /* dev->unclean: anything at all left to bring below */
 	struct node *unclean_prev, *unclean_next;
-	uint64_t flush_index;       /* where the next slice starts */
-	uint64_t slice_pages;       /* left of the current slice */
-	struct flush_io *inflight;  /* its requests in flight */
+	uint64_t flush_index;	   /* where the next slice starts */
+	uint64_t slice_pages;	   /* left of the current slice */
+	struct flush_io *inflight; /* its requests in flight */
 	uint64_t inflight_bytes;
-	unsigned nr_fills;          /* reads for partial pages in flight */
+	unsigned nr_fills; /* reads for partial pages in flight */
 
 	/* what the source still has to be told; done by node work, in this order */
-	bool cut_pending;           /* ftruncate to cut_size before any later write, */
-	uint64_t cut_size;          /* the least of all cuts since the last one below, */
-	uint64_t cut_end;           /* and up to what the last of them left */
-	uint64_t extend_to;         /* lengthen the source to this ahead of the writes; 0: no */
-	uint64_t cut_seq;           /* counts cuts, so that one made meanwhile is not lost */
-	bool times_pending;         /* utimensat(mtime) once clean */
-	uint64_t unclean_seq;       /* how often it became unclean: what was read of the source
+	bool cut_pending;     /* ftruncate to cut_size before any later write, */
+	uint64_t cut_size;    /* the least of all cuts since the last one below, */
+	uint64_t cut_end;     /* and up to what the last of them left */
+	uint64_t extend_to;   /* lengthen the source to this ahead of the writes; 0: no */
+	uint64_t cut_seq;     /* counts cuts, so that one made meanwhile is not lost */
+	bool times_pending;   /* utimensat(mtime) once clean */
+	uint64_t unclean_seq; /* how often it became unclean: what was read of the source
 				     * is right if it was clean all the time */
-	uint64_t ended_seq;         /* writes ended: each moves the source's mtime */
+	uint64_t ended_seq;   /* writes ended: each moves the source's mtime */
 	struct timespec mtime, ctime; /* with size: what stat shows while the node is unclean */
 	bool work_queued, work_running;
 	struct node *work_next;
 
 	/* errors of writeback: each open file keeps the err_seq it has reported (errseq) */
 	uint32_t err_seq;
-	bool err_seen;              /* somebody has been told the last one */
-	int err;                    /* the last one, positive errno */
+	bool err_seen; /* somebody has been told the last one */
+	int err;       /* the last one, positive errno */
 };
 
 /* One backing store, measured and paced by itself. */
 struct device {
 	struct domain *dom;
-	dev_t dev;                  /* st_dev of its files, or st_rdev of the raw device */
-	char name[256];             /* for messages: /dev/sdb1, or the path */
+	dev_t dev;	/* st_dev of its files, or st_rdev of the raw device */
+	char name[256]; /* for messages: /dev/sdb1, or the path */
 	uint64_t nr_dirty, nr_writeback, nr_tagged; /* pages */
-	unsigned colour;            /* of tags given now: 0 or 1 */
-	uint64_t nr_coloured[2];    /* tagged pages by colour */
+	unsigned colour;			    /* of tags given now: 0 or 1 */
+	uint64_t nr_coloured[2];		    /* tagged pages by colour */
 	uint64_t nr_dirty_nodes;
-	uint64_t written, dirtied;  /* pages, monotone (dirtied steps back by dropped ones) */
-	struct node *dirty;         /* by dirtied_when_us */
-	struct node *io, *more_io;  /* this round; slice used up */
+	uint64_t written, dirtied; /* pages, monotone (dirtied steps back by dropped ones) */
+	struct node *dirty;	   /* by dirtied_when_us */
+	struct node *io, *more_io; /* this round; slice used up */
 	struct node *unclean;
 	uint64_t nr_unclean;
 
 	/* set by the pacer, read by the flusher: plain numbers, no law in here */
-	uint64_t bg_pages;          /* start above this many dirty pages ... */
-	uint64_t bg_time_pages;     /* ... or this many (background time); UINT64_MAX = off */
-	uint64_t bg_age_us;         /* ... or when a node is dirty for longer; 0 = off */
-	uint64_t limit_pages;       /* of the device, for slice and request sizes */
-	double bytes_per_s;         /* believed write bandwidth */
+	uint64_t bg_pages;	/* start above this many dirty pages ... */
+	uint64_t bg_time_pages; /* ... or this many (background time); UINT64_MAX = off */
+	uint64_t bg_age_us;	/* ... or when a node is dirty for longer; 0 = off */
+	uint64_t limit_pages;	/* of the device, for slice and request sizes */
+	double bytes_per_s;	/* believed write bandwidth */
 	uint64_t writeback_us, expire_us; /* periodic: every, older than; 0 = off */
-	uint64_t nr_blocked;        /* requests waiting for admission */
-	bool drain;                 /* write everything (umount, flush) */
+	uint64_t nr_blocked;		  /* requests waiting for admission */
+	bool drain;			  /* write everything (umount, flush) */
 
 	/* kept by the flusher */
-	struct busy_clock busy;     /* time with requests in flight */
+	struct busy_clock busy; /* time with requests in flight */
 	uint64_t next_periodic_us;
 	bool periodic_round;
-	int kick_fd;                /* eventfd */
-	bool asleep;                /* flusher waits: a kick must write kick_fd */
+	int kick_fd; /* eventfd */
+	bool asleep; /* flusher waits: a kick must write kick_fd */
 
-	uint64_t errors;            /* sticky */
+	uint64_t errors; /* sticky */
 	uint64_t lost_bytes;
 	uint64_t direct_bytes, buffered_bytes, fill_reads, retries;
 };
@@ -176,8 +176,8 @@ unsigned cache_count_new(const struct node *node, uint64_t offset, uint64_t byte
 
 /* Accept bytes into one page (they do not cross a page end). Returns newly dirty pages, 0 or 1,
  * or -ENOMEM with nothing changed. node->size grows as needed. */
-int cache_write(struct node *node, uint64_t offset, const void *data, unsigned bytes,
-	uint64_t now_us);
+int cache_write(
+	struct node *node, uint64_t offset, const void *data, unsigned bytes, uint64_t now_us);
 /* The same with a payload frame that holds bytes [0, bytes) of page index: the frame becomes
  * the page when that loses nothing of an older one, and *ret_adopted says so. */
 int cache_adopt(struct node *node, uint64_t index, uint32_t frame, unsigned bytes,
@@ -202,8 +202,8 @@ void cache_tag_device(struct device *dev);
 /* Writeback of the page at index begins: it must be dirty. Returns its frame. */
 uint32_t cache_begin_writeback(struct node *node, uint64_t index);
 /* ... and ends: clean, or (err != 0) lost, or an orphan that is freed. */
-void cache_end_writeback(struct node *node, uint64_t index, uint32_t frame, int err,
-	uint64_t now_us);
+void cache_end_writeback(
+	struct node *node, uint64_t index, uint32_t frame, int err, uint64_t now_us);
 /* ... or goes back to dirty, to be tried again. */
 void cache_redirty(struct node *node, uint64_t index, uint32_t frame, uint64_t now_us);
 

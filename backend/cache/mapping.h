@@ -16,7 +16,7 @@ struct mapping_level;
 
 struct mapping {
 	struct mapping_level *root;
-	unsigned height;       /* levels; 0 = empty */
+	unsigned height; /* levels; 0 = empty */
 };
 
 /* Frame at index, or FRAME_NONE. */

@@ -12,12 +12,12 @@
 #include <sys/prctl.h>
 
 enum {
-	MAX_ATTEMPTS = 3,        /* of one request that fails: a bridge may drop one */
-	MAX_AGAIN = 1000,        /* of one that the kernel wants to see again */
-	MAX_FILLS = 16,          /* reads for partial pages in flight */
+	MAX_ATTEMPTS = 3, /* of one request that fails: a bridge may drop one */
+	MAX_AGAIN = 1000, /* of one that the kernel wants to see again */
+	MAX_FILLS = 16,	  /* reads for partial pages in flight */
 	REAP_BATCH = 32,
 	IDLE_WAIT_US = 1000000,
-	RETRY_WAIT_US = 5000,    /* something is dirty but could not be submitted now */
+	RETRY_WAIT_US = 5000, /* something is dirty but could not be submitted now */
 };
 
 /* ---- requests ---- */
@@ -54,8 +54,8 @@ static void io_put(struct flusher *fl, struct flush_io *io)
 	io->next = fl->free_ios;
 	fl->free_ios = io;
 	node_update_unclean(node);
-	if (!node->inflight && (node->cut_pending ||
-		(node->nr_dirty == 0 && node->nr_writeback == 0)))
+	if (!node->inflight &&
+		(node->cut_pending || (node->nr_dirty == 0 && node->nr_writeback == 0)))
 		flusher_work(fl, node);
 	node_put(node);
 }
@@ -122,8 +122,8 @@ static bool can_submit(const struct flusher *fl, const struct node *node)
 }
 
 /* Read what is missing of a partial page. */
-static struct flush_io *start_fill(struct flusher *fl, struct node *node, uint64_t index,
-	uint32_t frame)
+static struct flush_io *start_fill(
+	struct flusher *fl, struct node *node, uint64_t index, uint32_t frame)
 {
 	struct domain *dom = node->dom;
 	struct flush_io *io;
@@ -158,8 +158,8 @@ static unsigned page_bytes_in_file(const struct node *node, uint64_t index)
 }
 
 /* The run of dirty pages starting at index that one request can carry. */
-static struct flush_io *start_write(struct flusher *fl, struct node *node, uint64_t index,
-	bool tagged_only)
+static struct flush_io *start_write(
+	struct flusher *fl, struct node *node, uint64_t index, bool tagged_only)
 {
 	struct domain *dom = node->dom;
 	struct store_file *file = node->file;
@@ -183,8 +183,9 @@ static struct flush_io *start_write(struct flusher *fl, struct node *node, uint6
 		if (f->state != FRAME_DIRTY || (tagged_only && !(f->flags & FRAME_TAGGED)))
 			break;
 		unsigned bytes = page_bytes_in_file(node, i);
-		if (i > index && (!cache_make_whole(node, i, frame) ||
-			(direct && bytes % file->align) || overlaps_inflight(node, i)))
+		if (i > index &&
+			(!cache_make_whole(node, i, frame) || (direct && bytes % file->align) ||
+				overlaps_inflight(node, i)))
 			break;
 		io->frames[io->nr_pages] = cache_begin_writeback(node, i);
 		io->nr_pages++;
@@ -195,7 +196,8 @@ static struct flush_io *start_write(struct flusher *fl, struct node *node, uint6
 	node->inflight_bytes += io->bytes;
 	fl->inflight_bytes += io->bytes;
 	node->flush_index = index + io->nr_pages;
-	node->slice_pages -= node->slice_pages < io->nr_pages ? node->slice_pages : io->nr_pages;
+	node->slice_pages -=
+		node->slice_pages < io->nr_pages ? node->slice_pages : io->nr_pages;
 	return io;
 }
 
@@ -213,8 +215,8 @@ static void lengthen_ahead(struct flusher *fl, struct node *node, const struct f
 		end + 4 * request <= file->size_below || node->size < end + 2 * request)
 		return;
 	/* Only over pages that are dirty without a gap: no hole gets blocks by this. */
-	uint64_t last = (end + (uint64_t)(node->dev->bytes_per_s / 2) + 4 * request) >>
-		PAGE_SHIFT_BITS;
+	uint64_t last =
+		(end + (uint64_t)(node->dev->bytes_per_s / 2) + 4 * request) >> PAGE_SHIFT_BITS;
 	uint64_t i = end >> PAGE_SHIFT_BITS;
 	while (i < last && mapping_next(&node->map, i, true) == i)
 		i++;
@@ -307,7 +309,9 @@ static struct node *pick_node(struct flusher *fl, uint64_t cutoff_us)
 static struct flush_plan make_plan(struct flusher *fl, uint64_t now_us)
 {
 	const struct device *dev = fl->dev;
-	const struct node *oldest = dev->io ? dev->io : dev->more_io ? dev->more_io : dev->dirty;
+	const struct node *oldest = dev->io ? dev->io
+		: dev->more_io		    ? dev->more_io
+					    : dev->dirty;
 	struct flush_view v = {
 		.now_us = now_us,
 		.dirty_pages = dev->nr_dirty,
@@ -338,7 +342,8 @@ static void remember_lost(struct flusher *fl, const char *name, uint64_t from, u
 {
 	for (unsigned i = 0; i < fl->nr_lost;) {
 		struct lost_range *l = &fl->lost[i];
-		if (l->from > to || l->to < from || strncmp(l->name, name, sizeof(l->name) - 1)) {
+		if (l->from > to || l->to < from ||
+			strncmp(l->name, name, sizeof(l->name) - 1)) {
 			i++;
 			continue;
 		}
@@ -398,7 +403,8 @@ static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint6
 	struct node *node = io->node;
 
 	if (!err)
-		flush_window_completed(&fl->window, io->submitted_us, now_us, fl->inflight_bytes);
+		flush_window_completed(
+			&fl->window, io->submitted_us, now_us, fl->inflight_bytes);
 	node->inflight_bytes -= io->bytes;
 	fl->inflight_bytes -= io->bytes;
 	if (err) {
@@ -512,15 +518,16 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 	struct device *dev = fl->dev;
 	struct flush_io *list = NULL, **tail = &list;
 
-	fl->sizes = flush_sizes_make(&fl->window, dev->bytes_per_s, dev->limit_pages,
-		fl->max_request_pages);
+	fl->sizes = flush_sizes_make(
+		&fl->window, dev->bytes_per_s, dev->limit_pages, fl->max_request_pages);
 	for (;;) {
 		fl->plan = make_plan(fl, now_us);
 		if (fl->plan.reason == FLUSH_NONE || !fl->free_ios ||
 			fl->inflight_bytes >= fl->sizes.inflight_bytes)
 			break;
 		bool tagged = fl->plan.reason == FLUSH_SYNC;
-		struct node *node = tagged ? pick_tagged(fl) : pick_node(fl, fl->plan.cutoff_us);
+		struct node *node =
+			tagged ? pick_tagged(fl) : pick_node(fl, fl->plan.cutoff_us);
 		/* While a sync waits only for what is in flight, others may use the device. */
 		if (!node && tagged) {
 			tagged = false;
@@ -562,8 +569,8 @@ static void submit(struct flusher *fl, struct flush_io *list)
 	}
 }
 
-uint64_t flusher_step(struct flusher *fl, struct store_io **done, unsigned nr_done,
-	uint64_t now_us)
+uint64_t flusher_step(
+	struct flusher *fl, struct store_io **done, unsigned nr_done, uint64_t now_us)
 {
 	struct domain *dom = fl->dev->dom;
 	struct flush_io *again = NULL;
@@ -586,8 +593,9 @@ uint64_t flusher_step(struct flusher *fl, struct store_io **done, unsigned nr_do
 	bool waiting = fl->nr_inflight || list || again;
 	busy_clock_update(&fl->dev->busy, waiting, nr_done > 0, now_us);
 	if (waiting || fl->plan.reason == FLUSH_NONE)
-		wait_us = fl->plan.wake_us == FLUSH_NEVER_US || fl->plan.wake_us <= now_us ?
-			IDLE_WAIT_US : fl->plan.wake_us - now_us;
+		wait_us = fl->plan.wake_us == FLUSH_NEVER_US || fl->plan.wake_us <= now_us
+			? IDLE_WAIT_US
+			: fl->plan.wake_us - now_us;
 	else
 		wait_us = RETRY_WAIT_US;
 	uint32_t nr_frames = dom->arena.nr_frames;

@@ -17,19 +17,19 @@
 struct flush_io {
 	struct store_io io;
 	struct node *node;
-	uint64_t index;                /* first page */
+	uint64_t index; /* first page */
 	unsigned nr_pages;
-	unsigned bytes;                /* to be written (tail: less than nr_pages pages) */
+	unsigned bytes; /* to be written (tail: less than nr_pages pages) */
 	unsigned done;
 	unsigned attempts, again;
-	bool fill;                     /* a read for a partial page */
+	bool fill; /* a read for a partial page */
 	bool buffered;
-	bool ranged;                   /* buffered: written, now waiting for the range */
+	bool ranged; /* buffered: written, now waiting for the range */
 	uint64_t fill_seq;
 	uint64_t submitted_us;
 	uint32_t frames[STORE_MAX_IOV];
-	struct flush_io *node_next;    /* node->inflight */
-	struct flush_io *next;         /* free list, or list to submit */
+	struct flush_io *node_next; /* node->inflight */
+	struct flush_io *next;	    /* free list, or list to submit */
 };
 
 /* What was accepted and could not be written, for the verdict at the end. */
@@ -53,8 +53,8 @@ struct flusher {
 	struct flush_window window;
 	struct flush_sizes sizes;
 	struct flush_plan plan;
-	struct node *current;          /* whose slice is being written */
-	uint32_t memory_frames;        /* frames made known to the engine */
+	struct node *current;	/* whose slice is being written */
+	uint32_t memory_frames; /* frames made known to the engine */
 	unsigned max_request_pages;
 	struct lost_range lost[FLUSH_LOST_KEPT];
 	unsigned nr_lost;
@@ -72,8 +72,8 @@ void flusher_stop(struct flusher *fl);
 
 /* One round: what completed is taken back, what should be written is submitted. Returns when
  * it wants to be called again at the latest. Without the lock. */
-uint64_t flusher_step(struct flusher *fl, struct store_io **done, unsigned nr_done,
-	uint64_t now_us);
+uint64_t flusher_step(
+	struct flusher *fl, struct store_io **done, unsigned nr_done, uint64_t now_us);
 
 /* ---- waiting for the source to be right; without the lock; they block ---- */
 

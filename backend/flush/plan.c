@@ -75,8 +75,8 @@ void flush_window_init(struct flush_window *w)
 	*w = (struct flush_window){.bytes = 2 * 131072};
 }
 
-void flush_window_completed(struct flush_window *w, uint64_t submitted_us, uint64_t now_us,
-	uint64_t inflight_bytes)
+void flush_window_completed(
+	struct flush_window *w, uint64_t submitted_us, uint64_t now_us, uint64_t inflight_bytes)
 {
 	/* Around 40 ms: two requests of 20 ms each keep any disk busy. */
 	enum { SHORT_US = 30000, MEANT_US = 40000, LONG_US = 60000 };

@@ -17,9 +17,16 @@
  * file's lock for the whole of a direct write and checksums it there: a stream of 4 KiB writes
  * reached 39 of 50 MB/s by direct writes and 48 by buffered ones. */
 static const long buffered_types[] = {
-	TMPFS_MAGIC, RAMFS_MAGIC, MSDOS_SUPER_MAGIC, 0x2011BAB0 /* exfat */,
-	0x65735546 /* fuse */, OVERLAYFS_SUPER_MAGIC, NFS_SUPER_MAGIC,
-	ECRYPTFS_SUPER_MAGIC, 0x7366746e /* ntfs3 */, BTRFS_SUPER_MAGIC,
+	TMPFS_MAGIC,
+	RAMFS_MAGIC,
+	MSDOS_SUPER_MAGIC,
+	0x2011BAB0 /* exfat */,
+	0x65735546 /* fuse */,
+	OVERLAYFS_SUPER_MAGIC,
+	NFS_SUPER_MAGIC,
+	ECRYPTFS_SUPER_MAGIC,
+	0x7366746e /* ntfs3 */,
+	BTRFS_SUPER_MAGIC,
 };
 
 static bool type_is_buffered(int fd)
@@ -234,7 +241,7 @@ bool store_file_can_hold(struct store_file *f, uint64_t end)
 	if (end <= __atomic_load_n(&f->reach, __ATOMIC_RELAXED))
 		return true;
 	/* Seeking knows the limit. In large steps, since files grow by small ones. */
-	for (uint64_t more = 1ull << 30; ; more = 0) {
+	for (uint64_t more = 1ull << 30;; more = 0) {
 		if (end + more <= (uint64_t)INT64_MAX &&
 			lseek(f->fd, (off_t)(end + more), SEEK_SET) >= 0) {
 			__atomic_store_n(&f->reach, end + more, __ATOMIC_RELAXED);
@@ -264,7 +271,8 @@ ssize_t store_file_read(const struct store_file *f, void *buf, size_t bytes, uin
 	size_t done = 0;
 
 	while (done < bytes) {
-		ssize_t n = pread(f->fd, (char *)buf + done, bytes - done, (off_t)(offset + done));
+		ssize_t n =
+			pread(f->fd, (char *)buf + done, bytes - done, (off_t)(offset + done));
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)

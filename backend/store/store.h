@@ -25,15 +25,15 @@ struct store;
 
 struct store_file {
 	struct store *store;
-	int fd;                /* buffered, read-write where permitted */
-	int fd_direct;         /* O_DIRECT, or -1; open until the file is closed, because
+	int fd;		/* buffered, read-write where permitted */
+	int fd_direct;	/* O_DIRECT, or -1; open until the file is closed, because
 				* requests that name it may be under way */
-	bool direct;           /* write through fd_direct */
-	unsigned align;        /* offset and length of direct writes, bytes */
-	bool probed;           /* the first direct write was looked at */
+	bool direct;	/* write through fd_direct */
+	unsigned align; /* offset and length of direct writes, bytes */
+	bool probed;	/* the first direct write was looked at */
 	bool writable;
-	uint64_t size_below;   /* the source's file is at least this long; the cache's lock */
-	uint64_t reach;        /* a size it is known to be able to have; atomic */
+	uint64_t size_below; /* the source's file is at least this long; the cache's lock */
+	uint64_t reach;	     /* a size it is known to be able to have; atomic */
 };
 
 struct store_ops {
@@ -45,11 +45,11 @@ struct store_ops {
 
 struct store {
 	const struct store_ops *ops;
-	int root_fd;           /* O_PATH on the tree, or the raw file's descriptor */
-	int sync_fd;           /* real descriptor for syncfs, or -1 */
-	bool buffered;         /* the whole source fakes or lacks O_DIRECT */
+	int root_fd;   /* O_PATH on the tree, or the raw file's descriptor */
+	int sync_fd;   /* real descriptor for syncfs, or -1 */
+	bool buffered; /* the whole source fakes or lacks O_DIRECT */
 	bool raw;
-	bool serial_extends;   /* ext4, xfs: direct writes beyond the end go one at a time */
+	bool serial_extends; /* ext4, xfs: direct writes beyond the end go one at a time */
 	bool read_only;
 	uint64_t raw_size;
 };
@@ -95,7 +95,7 @@ struct store_io {
 	unsigned bytes;
 	unsigned nr_iov;
 	struct iovec iov[STORE_MAX_IOV];
-	int result;            /* bytes or -errno */
+	int result;	       /* bytes or -errno */
 	struct store_io *next; /* engine's own */
 };
 

@@ -31,7 +31,7 @@ static int sync_submit(struct store_engine *e, struct store_io *io)
 	case STORE_RANGE_SYNC:
 		ret = sync_file_range(io->fd, (off_t)io->offset, io->bytes,
 			SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-			SYNC_FILE_RANGE_WAIT_AFTER);
+				SYNC_FILE_RANGE_WAIT_AFTER);
 		break;
 	}
 	io->result = ret < 0 ? -errno : (int)ret;
@@ -40,8 +40,8 @@ static int sync_submit(struct store_engine *e, struct store_io *io)
 	return 0;
 }
 
-static unsigned sync_reap(struct store_engine *e, uint64_t timeout_us,
-	struct store_io **ret_ios, unsigned max)
+static unsigned sync_reap(
+	struct store_engine *e, uint64_t timeout_us, struct store_io **ret_ios, unsigned max)
 {
 	struct sync_engine *s = of(e);
 	struct pollfd pfd = {.fd = s->kick_fd, .events = POLLIN};

@@ -4,17 +4,20 @@
 #include <liburing.h>
 #include <stdlib.h>
 
-enum { MAX_BUFFERS = 4096, SYNC_WAIT_ALL = SYNC_FILE_RANGE_WAIT_BEFORE |
-	SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER };
+enum {
+	MAX_BUFFERS = 4096,
+	SYNC_WAIT_ALL =
+		SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER
+};
 
 struct uring_engine {
 	struct store_engine base;
 	struct io_uring ring;
 	int kick_fd;
-	uint64_t kick_value;       /* the eventfd is read into it */
+	uint64_t kick_value; /* the eventfd is read into it */
 	bool kick_armed;
-	bool fixed;                /* registered buffers are to be had */
-	bool full;                 /* ... but no more: the next ones would leave a gap */
+	bool fixed; /* registered buffers are to be had */
+	bool full;  /* ... but no more: the next ones would leave a gap */
 	unsigned nr_buffers;
 	struct iovec buffers[MAX_BUFFERS];
 };
@@ -74,7 +77,8 @@ static int uring_submit(struct store_engine *e, struct store_io *io)
 		io_uring_prep_readv(sqe, io->fd, io->iov, io->nr_iov, io->offset);
 		break;
 	case STORE_RANGE_SYNC:
-		io_uring_prep_sync_file_range(sqe, io->fd, io->bytes, io->offset, SYNC_WAIT_ALL);
+		io_uring_prep_sync_file_range(
+			sqe, io->fd, io->bytes, io->offset, SYNC_WAIT_ALL);
 		break;
 	}
 	io_uring_sqe_set_data(sqe, io);
@@ -92,8 +96,8 @@ static void arm_kick(struct uring_engine *u)
 	u->kick_armed = true;
 }
 
-static unsigned uring_reap(struct store_engine *e, uint64_t timeout_us,
-	struct store_io **ret_ios, unsigned max)
+static unsigned uring_reap(
+	struct store_engine *e, uint64_t timeout_us, struct store_io **ret_ios, unsigned max)
 {
 	struct uring_engine *u = of(e);
 	struct io_uring_cqe *cqe;

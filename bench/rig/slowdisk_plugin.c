@@ -59,8 +59,8 @@ enum knob {
 	NR_KNOBS
 };
 
-static const char *const knob_names[NR_KNOBS] = {"size", "rate", "near", "seekmin",
-	"seekmax", "rot", "stall", "weio", "reio", "enospc", "vanish"};
+static const char *const knob_names[NR_KNOBS] = {"size", "rate", "near", "seekmin", "seekmax",
+	"rot", "stall", "weio", "reio", "enospc", "vanish"};
 
 enum kind { READ, WRITE, TRIM, FLUSH };
 
@@ -97,8 +97,7 @@ static int set_knob(const char *name, const char *text)
 		return -1;
 	}
 	char *end = NULL;
-	double value =
-		knob <= NEAR ? (double)nbdkit_parse_size(text) : strtod(text, &end);
+	double value = knob <= NEAR ? (double)nbdkit_parse_size(text) : strtod(text, &end);
 	if (value < 0 || !isfinite(value) || (end && (end == text || *end))) {
 		nbdkit_error("%s=%s is not a number >= 0", name, text);
 		return -1;
@@ -173,8 +172,7 @@ static double seek_ms(double offset)
 	if (distance <= knobs[NEAR] || knobs[SEEKMAX] + knobs[ROT] <= 0)
 		return 0;
 	return knobs[SEEKMIN] +
-	       (knobs[SEEKMAX] - knobs[SEEKMIN]) * sqrt(distance / knobs[SIZE]) +
-	       knobs[ROT];
+		(knobs[SEEKMAX] - knobs[SEEKMIN]) * sqrt(distance / knobs[SIZE]) + knobs[ROT];
 }
 
 /* Move the head; returns when it will be done. */
@@ -194,8 +192,7 @@ static void log_request(int64_t arrived, int64_t done, enum kind kind, uint64_t 
 {
 	if (log_file)
 		fprintf(log_file, "%" PRId64 " %" PRId64 " %s %" PRIu64 " %u %d\n",
-			arrived / 1000, done / 1000, kind_names[kind], offset, length,
-			err);
+			arrived / 1000, done / 1000, kind_names[kind], offset, length, err);
 }
 
 /* Accept a request: wait out a stall, book the head's time, decide on a fault. Returns 0,
@@ -337,9 +334,8 @@ static int slowdisk_flush(void *handle, uint32_t flags)
 static struct nbdkit_plugin plugin = {
 	.name = "slowdisk",
 	.config = slowdisk_config,
-	.config_help =
-		"size= rate= near= seekmin= seekmax= rot= stall= weio= reio= enospc= "
-		"vanish= ctl=FILE log=FILE",
+	.config_help = "size= rate= near= seekmin= seekmax= rot= stall= weio= reio= enospc= "
+		       "vanish= ctl=FILE log=FILE",
 	.get_ready = slowdisk_get_ready,
 	.unload = slowdisk_unload,
 	.open = slowdisk_open,

@@ -32,15 +32,15 @@ struct object {
 	size_t size;
 	unsigned links;
 	unsigned users;
-	bool times_set;          /* mtime must be exactly this one */
-	struct timespec mtime;   /* else: not before this one */
+	bool times_set;	       /* mtime must be exactly this one */
+	struct timespec mtime; /* else: not before this one */
 };
 
 struct slot {
 	char name[NAME_BYTES];
-	struct object *object;   /* what the name stands for; NULL: there is no such file */
-	int fd;                  /* -1: closed */
-	struct object *open;     /* what fd stands for */
+	struct object *object; /* what the name stands for; NULL: there is no such file */
+	int fd;		       /* -1: closed */
+	struct object *open;   /* what fd stands for */
 	bool append;
 };
 
@@ -209,8 +209,8 @@ static void resize(struct object *o, size_t size)
 
 /* ---- checks ---- */
 
-static void compare(const struct object *o, const unsigned char *got, size_t offset, size_t bytes,
-	const char *what, const char *name)
+static void compare(const struct object *o, const unsigned char *got, size_t offset,
+	size_t bytes, const char *what, const char *name)
 {
 	for (size_t i = 0; i < bytes; i++) {
 		if (got[i] == o->data[offset + i])
@@ -219,8 +219,9 @@ static void compare(const struct object *o, const unsigned char *got, size_t off
 		while (end < bytes && got[end] != o->data[offset + end])
 			end++;
 		die("%s of %s: byte %zu (0x%zx) is %02x, want %02x; %zu bytes differ in a row, "
-		    "size %zu", what, name, offset + i, offset + i, got[i],
-			o->data[offset + i], end - i, o->size);
+		    "size %zu",
+			what, name, offset + i, offset + i, got[i], o->data[offset + i],
+			end - i, o->size);
 	}
 }
 
@@ -254,7 +255,8 @@ static void check_range(const struct slot *s, size_t offset, size_t bytes, const
 	if (n < 0)
 		die("%s of %s at %zu: %s", what, s->name, offset, strerror(errno));
 	if ((size_t)n != want)
-		die("%s of %s at %zu+%zu: %zd bytes, want %zu", what, s->name, offset, bytes, n, want);
+		die("%s of %s at %zu+%zu: %zd bytes, want %zu", what, s->name, offset, bytes, n,
+			want);
 	compare(s->open, scratch, offset, want, what, s->name);
 }
 
@@ -311,8 +313,8 @@ static void drop_name(struct slot *s)
 
 static void op_write(struct slot *s)
 {
-	size_t offset = s->append ? s->open->size :
-		some_offset(one_in(6) ? max_bytes : s->open->size);
+	size_t offset =
+		s->append ? s->open->size : some_offset(one_in(6) ? max_bytes : s->open->size);
 	size_t bytes = some_length();
 
 	if (offset >= max_bytes)
@@ -364,8 +366,9 @@ static void op_fallocate(struct slot *s)
 {
 	size_t offset = some_offset(s->open->size);
 	size_t bytes = some_length();
-	int mode = one_in(3) ? 0 : one_in(2) ? FALLOC_FL_KEEP_SIZE :
-		FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE;
+	int mode = one_in(3) ? 0
+		: one_in(2)  ? FALLOC_FL_KEEP_SIZE
+			     : FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE;
 	struct timespec before = coarse_now();
 
 	if (offset + bytes > max_bytes)
@@ -497,7 +500,8 @@ static void op_times(struct slot *s)
 {
 	struct timespec times[2] = {
 		{.tv_nsec = UTIME_OMIT},
-		{.tv_sec = (time_t)(1000000000 + below(700000000)), .tv_nsec = (long)below(1000000000)},
+		{.tv_sec = (time_t)(1000000000 + below(700000000)),
+			.tv_nsec = (long)below(1000000000)},
 	};
 
 	note("utimens %s", s->name);
@@ -556,8 +560,8 @@ static void op_copy(struct slot *s)
 	if (n < 0 && (errno == EOPNOTSUPP || errno == EXDEV))
 		return;
 	if (n <= 0)
-		die("copy %s %zu to %s %zu, %zu bytes: %zd %s", s->name, from, to->name, at, bytes,
-			n, strerror(errno));
+		die("copy %s %zu to %s %zu, %zu bytes: %zd %s", s->name, from, to->name, at,
+			bytes, n, strerror(errno));
 	memcpy(to->open->data + at, s->open->data + from, (size_t)n);
 	if (at + (size_t)n > to->open->size)
 		to->open->size = at + (size_t)n;
@@ -602,11 +606,21 @@ static const struct {
 	void (*run)(struct slot *s);
 	unsigned weight;
 } ops[] = {
-	{"write", op_write, 40}, {"read", op_read, 16}, {"read all", op_read_all, 4},
-	{"truncate", op_truncate, 8}, {"fallocate", op_fallocate, 6}, {"fsync", op_sync, 3},
-	{"reopen", op_reopen, 5}, {"map", op_map, 4}, {"rename", op_rename, 3},
-	{"unlink", op_unlink, 2}, {"link", op_link, 2}, {"times", op_times, 4},
-	{"seek", op_seek, 3}, {"copy", op_copy, 4}, {"direct", op_direct, 4},
+	{"write", op_write, 40},
+	{"read", op_read, 16},
+	{"read all", op_read_all, 4},
+	{"truncate", op_truncate, 8},
+	{"fallocate", op_fallocate, 6},
+	{"fsync", op_sync, 3},
+	{"reopen", op_reopen, 5},
+	{"map", op_map, 4},
+	{"rename", op_rename, 3},
+	{"unlink", op_unlink, 2},
+	{"link", op_link, 2},
+	{"times", op_times, 4},
+	{"seek", op_seek, 3},
+	{"copy", op_copy, 4},
+	{"direct", op_direct, 4},
 };
 enum { NR_OPS = sizeof(ops) / sizeof(*ops) };
 

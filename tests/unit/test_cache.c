@@ -149,7 +149,8 @@ static void a_write_never_fails_for_lack_of_room_while_there_are_clean_pages(voi
 	unsigned n = cache_alloc(&t.dom, ARENA_SEGMENT_FRAMES, frames);
 	assert_int_equal(n, ARENA_SEGMENT_FRAMES - 1);
 	for (unsigned i = 0; i < n; i++) {
-		assert_int_equal(cache_adopt(&t.node, 1 + i, frames[i], PAGE_BYTES, 1, &adopted), 1);
+		assert_int_equal(
+			cache_adopt(&t.node, 1 + i, frames[i], PAGE_BYTES, 1, &adopted), 1);
 		uint32_t frame = cache_begin_writeback(&t.node, 1 + i);
 		cache_end_writeback(&t.node, 1 + i, frame, 0, 2);
 	}
@@ -242,7 +243,8 @@ static void random_write(void)
 			if (!adopted)
 				cache_free_held(&t.dom, frame);
 		} else {
-			assert_true(cache_write(&t.node, offset, t.want + offset, piece, 1) >= 0);
+			assert_true(
+				cache_write(&t.node, offset, t.want + offset, piece, 1) >= 0);
 		}
 		offset += piece;
 		bytes -= piece;
@@ -295,8 +297,9 @@ static void submit_io(struct io *io, uint64_t index)
 		io->seq = t.dom.arena.frames[frame].seq;
 		t.dom.arena.frames[frame].flags |= FRAME_FILLING;
 		memcpy(io->bounce, t.source + index * PAGE_BYTES, PAGE_BYTES);
-		io->bytes = t.source_size > index * PAGE_BYTES ?
-			(unsigned)(t.source_size - index * PAGE_BYTES) : 0;
+		io->bytes = t.source_size > index * PAGE_BYTES
+			? (unsigned)(t.source_size - index * PAGE_BYTES)
+			: 0;
 		io->bytes = io->bytes < PAGE_BYTES ? io->bytes : PAGE_BYTES;
 		return;
 	}
@@ -327,8 +330,8 @@ static void complete_one(struct io *io)
 	if (io->fill) {
 		uint32_t frame = mapping_get(&t.node.map, io->index);
 		struct frame *f = &t.dom.arena.frames[frame];
-		if (frame != FRAME_NONE && f->state == FRAME_DIRTY && f->flags & FRAME_FILLING &&
-			f->seq == io->seq)
+		if (frame != FRAME_NONE && f->state == FRAME_DIRTY &&
+			f->flags & FRAME_FILLING && f->seq == io->seq)
 			cache_fill(&t.node, io->index, frame, io->bounce, io->bytes);
 		return;
 	}
@@ -336,7 +339,8 @@ static void complete_one(struct io *io)
 		cache_redirty(&t.node, io->index, io->frame, 2);
 		return;
 	}
-	memcpy(t.source + io->index * PAGE_BYTES, arena_data(&t.dom.arena, io->frame), io->bytes);
+	memcpy(t.source + io->index * PAGE_BYTES, arena_data(&t.dom.arena, io->frame),
+		io->bytes);
 	if (t.source_size < io->index * PAGE_BYTES + io->bytes)
 		t.source_size = io->index * PAGE_BYTES + io->bytes;
 	cache_end_writeback(&t.node, io->index, io->frame, 0, 2);
@@ -361,8 +365,8 @@ static void random_read(void)
 		return;
 	while (t.cut_pending)
 		complete();
-	unsigned n = cache_read_begin(&t.node, offset, bytes, pins, FILE_BYTES / PAGE_BYTES + 1,
-		&whole);
+	unsigned n = cache_read_begin(
+		&t.node, offset, bytes, pins, FILE_BYTES / PAGE_BYTES + 1, &whole);
 	memset(got, 0, bytes);
 	if (!whole)
 		memcpy(got, t.source + offset, bytes);

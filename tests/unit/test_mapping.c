@@ -82,7 +82,8 @@ static void behaves_like_a_list(void **state)
 		uint64_t from = below(3) ? one->index + below(3) - 1 : 0;
 		from = from == UINT64_MAX ? 0 : from;
 		for (int dirty = 0; dirty < 2; dirty++)
-			assert_int_equal(mapping_next(&m, from, dirty), model_next(e, from, dirty));
+			assert_int_equal(
+				mapping_next(&m, from, dirty), model_next(e, from, dirty));
 		if (step % 5000 == 0) { /* empty it now and then */
 			for (unsigned i = 0; i < NR; i++) {
 				mapping_remove(&m, e[i].index);

@@ -43,8 +43,8 @@ static void sizes_take_suffixes(void **state)
 
 static void sizes_refuse_the_rest(void **state)
 {
-	static const char *const bad[] = {"", "M", "B", "-1", "+1", " 1", "1 ", "1 M",
-		"1.5M", "1X", "1MM", "1MiBx", "1iB", "1Mi5", "0x10", "K64", "1,000"};
+	static const char *const bad[] = {"", "M", "B", "-1", "+1", " 1", "1 ", "1 M", "1.5M",
+		"1X", "1MM", "1MiBx", "1iB", "1Mi5", "0x10", "K64", "1,000"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert_no_size(bad[i]);

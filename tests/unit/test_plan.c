@@ -133,7 +133,8 @@ static struct flush_window settle(double bytes_per_s, uint64_t overhead_us)
 
 	flush_window_init(&w);
 	for (int i = 0; i < 2000; i++) {
-		struct flush_sizes s = flush_sizes_make(&w, bytes_per_s, UINT64_MAX / 8192, 256);
+		struct flush_sizes s =
+			flush_sizes_make(&w, bytes_per_s, UINT64_MAX / 8192, 256);
 		while (inflight < s.inflight_bytes && head - tail < 1024) {
 			submitted[head % 1024] = now;
 			bytes[head % 1024] = (uint64_t)s.request_pages * 4096;

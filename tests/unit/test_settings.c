@@ -76,8 +76,7 @@ static void test_every_name_is_known_and_takes_its_own_value(void **state)
 		assert_true(settings_get(&s, *name, text, sizeof(text)) > 0);
 		/* The zero half of a bytes/ratio pair is shown but cannot be asked for.
 		 */
-		if (strcmp(*name, "dirty_bytes") &&
-			strcmp(*name, "dirty_background_bytes"))
+		if (strcmp(*name, "dirty_bytes") && strcmp(*name, "dirty_background_bytes"))
 			assert_int_equal(set(*name, text), 0);
 		nr_per_device += settings_is_per_device(*name);
 	}
@@ -101,8 +100,9 @@ static void test_ranges_and_units(void **state)
 	assert_int_equal(set("dirty_background_centisecs", "0"), 0);
 	assert_int_equal(set("dirty_centisecs", "360000"), 0);
 	assert_refused("dirty_background_centisecs", "abc");
-	assert_string_equal(message, "dirty_background_centisecs=abc rejected: need 0 or "
-				     "10..360000 centiseconds");
+	assert_string_equal(message,
+		"dirty_background_centisecs=abc rejected: need 0 or "
+		"10..360000 centiseconds");
 	assert_refused("dirty_background_centisecs", "9");
 	assert_refused("dirty_centisecs", "360001");
 	assert_refused("dirty_centisecs", "-1");
@@ -214,12 +214,11 @@ static void test_background_at_or_above_the_limit(void **state)
 
 static void test_unknown_cache_compares_like_with_like(void **state)
 {
-	assert_int_equal(settings_set(&s, "dirty_background_bytes", "900G", 0, message,
-				 sizeof(message)),
+	assert_int_equal(
+		settings_set(&s, "dirty_background_bytes", "900G", 0, message, sizeof(message)),
 		0);
 	assert_int_equal(
-		settings_set(&s, "dirty_bytes", "900G", 0, message, sizeof(message)),
-		-EINVAL);
+		settings_set(&s, "dirty_bytes", "900G", 0, message, sizeof(message)), -EINVAL);
 }
 
 static void test_order_of_a_command_line_does_not_matter(void **state)
@@ -234,16 +233,15 @@ static void test_order_of_a_command_line_does_not_matter(void **state)
 		for (size_t i = 0; i < NR; i++) {
 			const char *const *option = line[(first + i) % NR];
 
-			assert_int_equal(settings_assign(&s, option[0], option[1],
-						 message, sizeof(message)),
+			assert_int_equal(settings_assign(&s, option[0], option[1], message,
+						 sizeof(message)),
 				0);
 		}
 		assert_int_equal(settings_check(&s, CACHE, message, sizeof(message)), 0);
 		assert_reads("dirty_background_bytes", "209715200");
 	}
 	assert_int_equal(
-		settings_assign(&s, "dirty_centisecs", "100", message, sizeof(message)),
-		0);
+		settings_assign(&s, "dirty_centisecs", "100", message, sizeof(message)), 0);
 	assert_int_equal(settings_check(&s, CACHE, message, sizeof(message)), -EINVAL);
 }
 
@@ -258,23 +256,18 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_defaults_are_allowed_and_read_back, setup),
-		cmocka_unit_test_setup(
-			test_every_name_is_known_and_takes_its_own_value, setup),
+		cmocka_unit_test_setup(test_every_name_is_known_and_takes_its_own_value, setup),
 		cmocka_unit_test_setup(test_unknown_name, setup),
 		cmocka_unit_test_setup(test_ranges_and_units, setup),
 		cmocka_unit_test_setup(test_sizes, setup),
-		cmocka_unit_test_setup(
-			test_setting_one_of_a_pair_zeroes_the_other, setup),
-		cmocka_unit_test_setup(
-			test_background_follows_the_limit_until_chosen, setup),
+		cmocka_unit_test_setup(test_setting_one_of_a_pair_zeroes_the_other, setup),
+		cmocka_unit_test_setup(test_background_follows_the_limit_until_chosen, setup),
 		cmocka_unit_test_setup(
 			test_limit_in_time_follows_the_background_until_chosen, setup),
-		cmocka_unit_test_setup(
-			test_what_was_chosen_is_told_by_the_values, setup),
+		cmocka_unit_test_setup(test_what_was_chosen_is_told_by_the_values, setup),
 		cmocka_unit_test_setup(test_background_at_or_above_the_limit, setup),
 		cmocka_unit_test_setup(test_unknown_cache_compares_like_with_like, setup),
-		cmocka_unit_test_setup(
-			test_order_of_a_command_line_does_not_matter, setup),
+		cmocka_unit_test_setup(test_order_of_a_command_line_does_not_matter, setup),
 		cmocka_unit_test_setup(test_laws, setup),
 	};
 

@@ -43,8 +43,8 @@ static void test_cubic(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(table); i++)
-		check_near(throttle_cubic(89600, table[i][0], 102400) * FIXED,
-			table[i][1], 4, table[i][0]);
+		check_near(throttle_cubic(89600, table[i][0], 102400) * FIXED, table[i][1], 4,
+			table[i][0]);
 }
 
 /* The position with bw 25600 unless said otherwise, limit given. */
@@ -83,8 +83,8 @@ static void test_position_single_device(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(table); i++)
-		check_near(position(102400, 51200, 102400, table[i][0], 102400,
-				   table[i][0], 25600),
+		check_near(position(102400, 51200, 102400, table[i][0], 102400, table[i][0],
+				   25600),
 			table[i][1], 4 + table[i][1] / 1000, table[i][0]);
 }
 
@@ -104,19 +104,16 @@ static void test_position_jbod(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(table); i++)
-		check_near(
-			position(102400, 51200, 102400, 89600, 20480, table[i][0], 5120),
+		check_near(position(102400, 51200, 102400, 89600, 20480, table[i][0], 5120),
 			table[i][1], 4 + table[i][1] / 1000, table[i][0]);
 	/* and more pages of one device than of all (guard 5c) */
-	check_near(position(102400, 51200, 102400, 89600, 20480, 100000, 5120), 256, 4,
-		100000);
+	check_near(position(102400, 51200, 102400, 89600, 20480, 100000, 5120), 256, 4, 100000);
 }
 
 static void test_position_lagging_limit(void **state)
 {
 	(void)state;
-	check_near(position(51200, 25600, 102400, 80000, 51200, 80000, 25600), 949, 4,
-		80000);
+	check_near(position(51200, 25600, 102400, 80000, 51200, 80000, 25600), 949, 4, 80000);
 }
 
 /* The half-span is 256 pages and its divisor 257: an error of 3/257 in the cube, 12/1024.
@@ -332,8 +329,8 @@ static void test_limit_converges(void **state)
 	assert_true(steps > 300 && steps < 400); /* 32 ln 51200 */
 	/* two intervals at once are two steps */
 	check_near(throttle_follow(102400, 51200, 0, 0.4),
-		throttle_follow(throttle_follow(102400, 51200, 0, 0.2), 51200, 0, 0.2),
-		1e-6, 0);
+		throttle_follow(throttle_follow(102400, 51200, 0, 0.2), 51200, 0, 0.2), 1e-6,
+		0);
 	/* never below what is dirty, and not up to it either */
 	check_near(throttle_follow(1000, 500, 999.5, 10), 999.5, 0, 0);
 	check_near(throttle_follow(1000, 500, 2000, 10), 1000, 0, 0);

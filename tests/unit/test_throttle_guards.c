@@ -126,8 +126,8 @@ static void degenerate_case(
 			throttle_tick(&x.dom, &x.dev, &x.s);
 		}
 		got = throttle_admissible(&x.dom, &x.dev, &x.s, 32, 0, 10, true);
-		assert_true(got >= 0 && got == floor(got) &&
-			    d + got <= fmax(fmax(thresh, d), 1));
+		assert_true(
+			got >= 0 && got == floor(got) && d + got <= fmax(fmax(thresh, d), 1));
 		if (d == 0)
 			assert_true(got >= 1);
 	}
@@ -203,8 +203,7 @@ static void test_2_proportions(void **state)
 		now += THROTTLE_INTERVAL_US;
 		throttle_completed(&x.dom, &other, 100, 1, now);
 	}
-	assert_in_range(
-		(uintmax_t)(throttle_proportion(&x.dom, &other, now) * 100), 55, 75);
+	assert_in_range((uintmax_t)(throttle_proportion(&x.dom, &other, now) * 100), 55, 75);
 }
 
 static void test_2_max_ratio(void **state)
@@ -263,16 +262,13 @@ static void test_2b_same_predicate(void **state)
 		set_dirty(&x, d);
 		assert_int_equal(balance(&x, 1).start_background,
 			throttle_over_background(&x.dom, &x.dev, &x.s));
-		assert_int_equal(
-			throttle_over_background(&x.dom, &x.dev, &x.s), d > 51200);
+		assert_int_equal(throttle_over_background(&x.dom, &x.dev, &x.s), d > 51200);
 	}
 	set_dirty(&x, 60000);
-	x.s.wb_dirty = x.s.wb_reclaimable =
-		10; /* the domain is over, if not this device */
+	x.s.wb_dirty = x.s.wb_reclaimable = 10; /* the domain is over, if not this device */
 	assert_true(throttle_over_background(&x.dom, &x.dev, &x.s));
 	set_dirty(&x, 90000);
-	x.s.reclaimable = x.s.wb_reclaimable =
-		100; /* nobody is held with an idle flusher */
+	x.s.reclaimable = x.s.wb_reclaimable = 100; /* nobody is held with an idle flusher */
 	assert_false(throttle_over_background(&x.dom, &x.dev, &x.s));
 	assert_true(balance(&x, 64).start_background);
 }
@@ -307,8 +303,7 @@ static void test_2d_missed_periods(void **state)
 	throttle_completed(&x.dom, &x.dev, 10, 1, x.s.now_us);
 	assert_near(throttle_proportion(&x.dom, &x.dev, x.s.now_us), 10 / 21.0, 1e-3);
 	/* as many as a word has bits */
-	assert_near(
-		throttle_proportion(&x.dom, &x.dev, x.s.now_us + 64 * 3 * S_US), 0, 1e-3);
+	assert_near(throttle_proportion(&x.dom, &x.dev, x.s.now_us + 64 * 3 * S_US), 0, 1e-3);
 }
 
 static void test_2e_removal(void **state)
@@ -392,8 +387,7 @@ static void test_3b_lower_bound(void **state)
 		throttle_tick(&x.dom, &x.dev, &x.s);
 	}
 	assert_near(x.dev.avg_write_bandwidth, 20000, 500);
-	for (unsigned i = 0; i < 200;
-		i++) { /* all in flight because all wait for the device */
+	for (unsigned i = 0; i < 200; i++) { /* all in flight because all wait for the device */
 		x.s.now_us += THROTTLE_INTERVAL_US;
 		x.s.wb_busy_us += THROTTLE_INTERVAL_US;
 		x.s.wb_written += 1000;
@@ -464,8 +458,7 @@ static void test_3d_elapsed(void **state)
 	world_init(&x);
 	write_for(&x, 20, 2000);
 	x.s.wb_written += 1000000;
-	for (unsigned i = 0; i < 50;
-		i++) { /* the same microsecond, and one that steps back */
+	for (unsigned i = 0; i < 50; i++) { /* the same microsecond, and one that steps back */
 		throttle_tick(&x.dom, &x.dev, &x.s);
 		x.s.now_us--;
 	}
@@ -562,8 +555,7 @@ static void test_4c_foreign_position(void **state)
 	(void)state;
 	world_init(&x);
 	set_dirty(&x, 100000);
-	x.s.wb_dirty = x.s.wb_reclaimable =
-		51000; /* the rest belongs to another device */
+	x.s.wb_dirty = x.s.wb_reclaimable = 51000; /* the rest belongs to another device */
 	before = x.dev.dirty_ratelimit;
 	for (unsigned i = 0; i < 50; i++) {
 		x.s.now_us += THROTTLE_INTERVAL_US;
@@ -590,8 +582,7 @@ static void test_4_stale_count(void **state)
 
 static void test_5_position_is_sane(void **state)
 {
-	static const double pages[] = {
-		0, 1, 100, 51200, 76800, 89600, 102399, 102400, 1e9};
+	static const double pages[] = {0, 1, 100, 51200, 76800, 89600, 102399, 102400, 1e9};
 	const unsigned nr = 9;
 
 	(void)state;
@@ -610,8 +601,7 @@ static void test_5_position_is_sane(void **state)
 
 			throttle_budget_derive(&b);
 			assert_true(b.pos_ratio >= 0 && b.pos_ratio <= POS_RATIO_MAX);
-			if (b.dirty >= b.limit ||
-				(strict != 0 && b.wb_dirty >= b.wb_thresh))
+			if (b.dirty >= b.limit || (strict != 0 && b.wb_dirty >= b.wb_thresh))
 				assert_near(b.pos_ratio, 0, 0);
 		}
 	}
@@ -659,7 +649,7 @@ static void test_6_short_pauses_are_banked(void **state)
 	for (unsigned i = 0; i < 100; i++) {
 		v = balance(&x, 40); /* 1.6 ms each */
 		assert_true(v.kind == THROTTLE_BANKED || v.kind == THROTTLE_PAUSE ||
-			    v.kind == THROTTLE_UNCHECKED);
+			v.kind == THROTTLE_UNCHECKED);
 		assert_true(v.pause_us == 0 || v.pause_us >= 4000);
 		paused += v.pause_us;
 		x.s.now_us += v.pause_us;
@@ -898,8 +888,7 @@ static void test_6_greedy_is_not_small(void **state)
 	do { /* a new writer, 16 pages at a time, a thousand times a second */
 		x.s.now_us += 1 * MS_US;
 		v = balance(&x, 16);
-	} while (v.pause_us == 0 && v.kind != THROTTLE_BANKED &&
-		 x.s.now_us - begin < S_US);
+	} while (v.pause_us == 0 && v.kind != THROTTLE_BANKED && x.s.now_us - begin < S_US);
 	assert_true(x.s.now_us - begin <= 100 * MS_US);
 
 	/* one that was quiet for a while */
@@ -912,8 +901,7 @@ static void test_6_greedy_is_not_small(void **state)
 	do {
 		x.s.now_us += 1 * MS_US;
 		v = balance(&x, 16);
-	} while (v.pause_us == 0 && v.kind != THROTTLE_BANKED &&
-		 x.s.now_us - begin < S_US);
+	} while (v.pause_us == 0 && v.kind != THROTTLE_BANKED && x.s.now_us - begin < S_US);
 	assert_true(x.s.now_us - begin <= 400 * MS_US);
 	/* rewrites of what is dirty already count as requests */
 	throttle_writer_init(&x.w);
@@ -961,8 +949,7 @@ static void test_6b_gate(void **state)
 	assert_near(admissible(&x, 1000, 0, false), 400, 0);
 	assert_near(admissible(&x, 256, 300, false), 100, 0);
 	assert_near(admissible(&x, 256, 400, false), 0, 0);
-	assert_near(
-		admissible(&x, 256, 0, true), 20, 0); /* half the room, by ten writers */
+	assert_near(admissible(&x, 256, 0, true), 20, 0); /* half the room, by ten writers */
 	assert_near(admissible(&x, 256, 390, true), 1, 0);
 	assert_near(admissible(&x, 0, 0, false), 0, 0);
 	set_dirty(&x, 102399.5);
@@ -1078,16 +1065,15 @@ static void test_8_reference_bandwidth(void **state)
 	assert_near(throttle_reference_bandwidth(&x.dev, 1024), 1024, 1e-6);
 	write_for(&x, 5, 2048); /* one second, 40 MiB */
 	assert_near(throttle_confidence(&x.dev), 0.5, 1e-6);
-	assert_near(throttle_reference_bandwidth(&x.dev, 2560), 5120,
-		1); /* of 10240: the root */
+	assert_near(
+		throttle_reference_bandwidth(&x.dev, 2560), 5120, 1); /* of 10240: the root */
 	write_for(&x, 5, 2048);
 	assert_near(throttle_confidence(&x.dev), 1, 1e-6);
 	assert_near(throttle_reference_bandwidth(&x.dev, 1), 10240, 1);
 	world_init(&x);
 	write_for(&x, 20, 20); /* long enough, but only 1.6 MiB */
 	assert_near(throttle_confidence(&x.dev), 400 / 8192.0, 1e-6);
-	assert_near(throttle_reference_bandwidth(&x.dev, 0), exp(log(100) * 400 / 8192),
-		1e-3);
+	assert_near(throttle_reference_bandwidth(&x.dev, 0), exp(log(100) * 400 / 8192), 1e-3);
 }
 
 int main(void)

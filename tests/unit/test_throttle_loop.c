@@ -33,8 +33,8 @@ static void grid_case(
 	if (throughput(m, 0) < 0.95 || jain(m) < 0.99)
 		fail_msg("%g MiB%s, %u writers, %g MB/s, %g pages: %.3f of the speed, "
 			 "Jain %.4f",
-			mib, capped ? " capped to a quarter" : "", writers, mb_per_s,
-			request, throughput(m, 0), jain(m));
+			mib, capped ? " capped to a quarter" : "", writers, mb_per_s, request,
+			throughput(m, 0), jain(m));
 }
 
 static void grid(double mib, bool capped)
@@ -191,8 +191,7 @@ static double share(const struct sim *m, unsigned dev)
 {
 	struct throttle_sample s = sample(m, dev);
 
-	return throttle_device_thresholds(&m->dom, &m->devs[dev].d, &s).thresh /
-	       m->thresh;
+	return throttle_device_thresholds(&m->dom, &m->devs[dev].d, &s).thresh / m->thresh;
 }
 
 static void test_shares(void **state)

@@ -154,8 +154,7 @@ static void start_io(struct sim *m, struct sim_device *d)
 {
 	d->io_done_us = NEVER;
 	if (d->io_len != 0 && d->bw > 0)
-		d->io_done_us =
-			m->now_us + (uint64_t)(d->io[d->io_head] / d->bw * 1e6 + 0.5);
+		d->io_done_us = m->now_us + (uint64_t)(d->io[d->io_head] / d->bw * 1e6 + 0.5);
 }
 
 static bool is_awaited(const struct sim *m, unsigned dev)
@@ -235,14 +234,13 @@ static bool admit(struct sim *m, struct sim_writer *w, bool queued)
 {
 	struct sim_device *d = &m->devs[w->dev];
 	struct throttle_sample s = sample(m, w->dev);
-	double pages = throttle_admissible(
-		&m->dom, &d->d, &s, w->want, 0, m->nr_writers, queued);
+	double pages =
+		throttle_admissible(&m->dom, &d->d, &s, w->want, 0, m->nr_writers, queued);
 
 	assert_true(pages >= 0 && pages <= w->want && pages == floor(pages));
 	w->want -= pages;
 	if (m->strict && pages > 0)
-		assert_true(
-			s.wb_dirty + pages <=
+		assert_true(s.wb_dirty + pages <=
 			fmax(1, throttle_device_thresholds(&m->dom, &d->d, &s).thresh));
 	d->reclaimable += pages;
 	d->dirtied += (uint64_t)pages;
