@@ -88,6 +88,28 @@ exercise "on a file" "$TEST_DIR/point" "$odd"
 below "on a file" "$image" "$TEST_DIR/point"
 source_down disk
 
+# ---- a punch that the source refuses ----
+
+truncate -s 16M "$TEST_DIR/blocks"
+loop=$(losetup -f --show "$TEST_DIR/blocks") || fail "punch: losetup" "no loop device"
+touch "$TEST_DIR/shown"
+pacefs_start "$loop" "$TEST_DIR/shown" raw || exit 1
+# A device punches whole blocks only.
+check "punch: refused, nothing changes" python3 - "$TEST_DIR/shown" <<'END'
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open(sys.argv[1], os.O_RDWR)
+data = os.urandom(16384)
+os.pwrite(fd, data, 0)
+assert libc.fallocate(fd, 3, ctypes.c_long(100), ctypes.c_long(5000)) < 0, "not refused"
+assert os.pread(fd, 16384, 0) == data
+os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+assert os.pread(fd, 16384, 0) == data
+END
+sum "$TEST_DIR/shown" >"$TEST_DIR/sum"
+below "punch" "$TEST_DIR/blocks" "$TEST_DIR/shown"
+losetup -d "$loop"
+
 # ---- a block device ----
 
 slowdisk_up block 96M 60000000 || exit 1

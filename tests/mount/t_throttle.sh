@@ -60,3 +60,26 @@ check "umount with a full backlog" umount "$mnt"
 check_le "takes the limit in time, ms" "$(elapsed_ms "$start")" 3500
 check "the daemon ends" pacefs_wait
 check_eq "with status" "$PACEFS_STATUS" 0
+
+# ---- processes that end before they could be held ----
+
+# Their debt is the next one's: they come and go, and the one that stays gets its part.
+rm -f "$src"/[!l]* 2>/dev/null
+pacefs_start "$src" "$mnt" max_bytes=8M,dirty_centisecs=0 || exit 1
+: >"$TEST_DIR/short"
+(
+	n=0
+	while [ -e "$TEST_DIR/short" ]; do
+		dd if=/dev/zero of="$mnt/short.$((n++ % 50))" bs=4k count=31 status=none &&
+			echo 126976 >>"$TEST_DIR/short.bytes"
+	done
+) &
+short=$!
+"$BENCH/load" -n 1 -w 2 -t 6 -b 4K "$mnt" >"$TEST_DIR/load"
+rm "$TEST_DIR/short"
+wait "$short"
+short_MBs=$(awk '{ n += $1 } END { printf "%.3f", n / 8 / 1e6 }' "$TEST_DIR/short.bytes")
+check_ge "beside short-lived writers the one that stays gets, % of the bytes" "$(
+	awk -v a="$(one_line total_MBs)" -v b="$short_MBs" 'BEGIN { printf "%.0f", 100 * a / (a + b) }'
+)" 20
+check "umount" pacefs_stop
