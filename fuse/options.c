@@ -22,7 +22,8 @@ enum { MESSAGE_SIZE = 256, NAMES_MAX = 128, OPTION_LENGTH_MAX = 4096 };
 /* clang-format off */
 static const char usage_text[] =
 	"pacefs SOURCE MOUNTPOINT [-o OPTION[=VALUE],...] [-f] [-d]\n"
-	"  SOURCE is a directory (it may be the mountpoint itself) or a block device.\n"
+	"  SOURCE is a directory (it may be the mountpoint itself) or, with -o raw, a\n"
+	"  block device or an image file.\n"
 	"  -f foreground, -d debug messages, -h --help, -V --version\n"
 	"\n"
 	"When it starts to write, and where it stops accepting (per device):\n"
@@ -41,7 +42,7 @@ static const char usage_text[] =
 	"  cache_size=SIZE   memory for data, default RAM/16 up to 256M\n"
 	"  max_write=SIZE    largest request, 4K..1M, default by the device's speed\n"
 	"  io=cached         io_engine=uring|sync      flush (close waits for the data)\n"
-	"  raw (the block device as one file)          allow_other (default as root)\n"
+	"  raw (device or image as one file)            allow_other (default as root)\n"
 	"  ro noatime nodiratime nosuid nodev noexec sync dirsync ... as for any mount\n"
 	"\n"
 	"On a live mount (pacefs COMMAND --help):\n"

@@ -276,3 +276,16 @@ check_le "returns at once, ms" "$(elapsed_ms "$start")" 150
 _slowdisk_wait 10 eval '[ "$(dirty)" -eq 0 ]'
 check_le "and starts a flush, ms" "$(elapsed_ms "$start")" 1500
 check_eq "flush=2 is refused" "$(error_of set flush 2)" EINVAL
+check "umount" pacefs_stop
+
+# More than memory can hold, and a disk whose files have no device number of the disk's
+umount "$src"
+source_mkfs usb btrfs >/dev/null || exit 1
+check "over btrfs, in front" pacefs_start "$src" "$mnt" "" -f || exit 1
+check "a btrfs disk is taken for a disk" \
+	grep -q "assuming 4 MB/s" <(pacefs_log)
+check "a limit beyond memory is taken" set_to dirty_bytes 1000G
+check "and what is in force is said" grep -q "more than memory allows" <(pacefs_log)
+memory=$(($(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo) * 1024))
+check_le "DirtyThresh, kB" "$(pstat DirtyThresh | cut -d' ' -f1)" $((memory / 1024))
+check "umount" pacefs_stop
