@@ -103,6 +103,28 @@ assert ctypes.CDLL(None).syncfs(fd) == 0'"; do
 	check "$name: the file is on the disk" on_disk b
 done
 
+# It has an end though others never stop.
+slowdisk_set usb rate=10000000
+for i in $(seq 12); do
+	timeout 12 python3 -c "
+import os
+fd = os.open('$mnt/fsync$i', os.O_RDWR | os.O_CREAT)
+data = os.urandom(1 << 20)
+n = 0
+while True:
+    os.pwrite(fd, data, (n % 8) << 20)
+    n += 1
+    os.fdatasync(fd)" &
+	writers[i]=$!
+done
+sleep 2
+check "sync -f beside writers that fsync" timeout 8 sync -f "$mnt"
+check "is done before they are" kill -0 "${writers[@]}" 2>/dev/null
+kill "${writers[@]}" 2>/dev/null
+wait "${writers[@]}" 2>/dev/null
+rm -f "$mnt"/fsync*
+slowdisk_set usb rate=20000000
+
 # ---- umount -l with an open file ----
 
 exec {fd}>"$mnt/open"
@@ -182,6 +204,25 @@ check_eq "over itself: one entry" "$(entries "$src")" 1
 check "over itself: umount" pacefs_stop "$src"
 mnt=$TEST_DIR/mnt
 nothing_left "over itself"
+
+# A signal again, while somebody keeps the mount busy: only pacefs's own mount goes.
+mnt=$src
+pacefs_start "$src" "$src" || exit 1
+exec {fd}>"$src/busy"
+for again in 1 2; do
+	kill -TERM "${PACEFS_PID[$src]}"
+	_slowdisk_wait 5 eval '[ "$(entries "$src")" -eq 0 ]'
+	sleep 0.5
+	check_eq "over itself: after SIGTERM $again the disk's own mount is there" \
+		"$(findmnt -rn -o FSTYPE --mountpoint "$src")" ext4
+done
+check "over itself: the daemon still serves" cp "$payload" "/proc/self/fd/$fd"
+exec {fd}>&-
+check "over itself: then it ends" pacefs_wait "$src"
+check_eq "over itself: with status" "$PACEFS_STATUS" 0
+check "over itself: the file is on the disk" on_disk busy
+mnt=$TEST_DIR/mnt
+nothing_left "over itself, two signals"
 
 # ---- one daemon per source ----
 
