@@ -3,15 +3,10 @@
 #include "fuse/held.h"
 #include "fuse/node.h"
 
-#include <fcntl.h>
+#include <math.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define SMALL_BYTES 65536u /* throttle.h: the exemption of small writers */
-#define SMALL_SHARE 8
 
 struct held *held_create(unsigned nr_frames)
 {
@@ -82,12 +77,9 @@ bool held_is_small(const struct pacefs *p, const struct held *h)
 {
 	const struct backing *b = backing_of(h->fn->node.dev);
 
-	double share = b->throttle.avg_write_bandwidth / p->pacer.nr_active;
-
-	if (b->throttle.dirty_ratelimit < share)
-		share = b->throttle.dirty_ratelimit;
-	return h->payload.bytes <= SMALL_BYTES &&
-		h->writer->throttle.rate * SMALL_SHARE < share && h->writer->bytes > 0;
+	return h->writer->bytes > 0 &&
+		throttle_is_small(&b->throttle, p->pacer.nr_active, h->writer->throttle.rate,
+			ceil((double)h->payload.bytes / PAGE_BYTES));
 }
 
 /* The mask on this line of /proc/TID/status, 0 if there is none. */
@@ -112,15 +104,10 @@ static uint64_t harmless_signals(void)
 
 bool held_is_killed(pid_t tid)
 {
-	char path[40], text[4096];
+	char text[4096];
 
-	snprintf(path, sizeof(path), "/proc/%d/status", tid);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
+	if (writer_read_status(tid, text, sizeof(text)) < 0)
 		return false;
-	ssize_t n = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	text[n > 0 ? n : 0] = '\0';
 	/* SIGKILL shows as such when it, or a fatal signal with no other one pending, was sent.
 	 * A fatal signal behind a handled one stays pending as itself. */
 	uint64_t pending = signal_mask(text, "SigPnd:\t") | signal_mask(text, "ShdPnd:\t");

@@ -53,23 +53,29 @@ static void parse_status(char *text, struct writer_caller *c)
 			c->tgid = 0;
 }
 
-struct writer_caller writer_resolve(pid_t tid)
+ssize_t writer_read_status(pid_t tid, char *text, size_t size)
 {
-	struct writer_caller c = {0};
-	char path[40], text[2048];
+	char path[40];
 
-	if (tid == 0)
-		return c;
 	snprintf(path, sizeof(path), "/proc/%d/status", tid);
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return c;
-	ssize_t n = read(fd, text, sizeof(text) - 1);
+		return -errno;
+	ssize_t n = read(fd, text, size - 1);
+	if (n < 0)
+		n = -errno;
 	close(fd);
-	if (n > 0) {
-		text[n] = '\0';
+	text[n > 0 ? n : 0] = '\0';
+	return n;
+}
+
+struct writer_caller writer_resolve(pid_t tid)
+{
+	struct writer_caller c = {0};
+	char text[2048];
+
+	if (tid && writer_read_status(tid, text, sizeof(text)) > 0)
 		parse_status(text, &c);
-	}
 	return c;
 }
 

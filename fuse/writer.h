@@ -49,6 +49,8 @@ struct writer_caller {
 /* Cached answer, true when it is younger than a second. With the lock. */
 bool writers_cached(
 	struct writers *ws, pid_t tid, uint64_t now_us, struct writer_caller *ret_caller);
+/* The text of /proc/TID/status: its length, or -errno. */
+ssize_t writer_read_status(pid_t tid, char *text, size_t size);
 /* Ask /proc. Without the lock. */
 struct writer_caller writer_resolve(pid_t tid);
 /* Remember the answer. With the lock. */

@@ -28,13 +28,13 @@ static bool position_allows_exempt(const struct budget *b)
 /* Differs from Linux: a request of at most 64 KiB from a writer far below its share is
  * not held. The base rate is common to all writers; an append of one page would wait for
  * the bulk copy beside it. */
-static bool is_small(const struct throttle_device *dev, const struct throttle_sample *s,
-	double rate, double request_pages)
+bool throttle_is_small(
+	const struct throttle_device *dev, double nr_writers, double rate, double request_pages)
 {
 	double share = dev->dirty_ratelimit;
 
-	if (s->nr_writers > 0)
-		share = fmin(share, dev->avg_write_bandwidth / s->nr_writers);
+	if (nr_writers > 0)
+		share = fmin(share, dev->avg_write_bandwidth / nr_writers);
 	return request_pages <= EXEMPT_PAGES && rate < share / SCOPE;
 }
 
@@ -160,7 +160,7 @@ void throttle_balance(struct throttle_domain *dom, struct throttle_device *dev,
 	struct request req = {
 		.nr_pages = pages,
 		.charge_max = pages,
-		.small = is_small(dev, s, rate, request_pages),
+		.small = throttle_is_small(dev, s->nr_writers, rate, request_pages),
 	};
 
 	w->pay_min = pages / PAUSES_MAX;

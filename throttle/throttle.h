@@ -189,6 +189,11 @@ double throttle_admissible(const struct throttle_domain *dom, const struct throt
 	const struct throttle_sample *s, double want, double reserved, unsigned nr_writers,
 	bool queued);
 
+/* Is this a small request (64 KiB at most) of a writer far below its share? Then it is exempt from
+ * pauses while the position allows it. nr_writers as in the sample, rate in pages/s. */
+bool throttle_is_small(const struct throttle_device *dev, double nr_writers, double rate,
+	double request_pages);
+
 /* A writer has dirtied nr_pages (0 allowed: a rewrite of pages already dirty still counts its
  * request for the exemption rule, request_pages). Updates writer, and at most every interval
  * the device's ratelimit, and gives the verdict. */
