@@ -50,8 +50,9 @@ static int write_some(struct faulty_engine *e, const struct store_io *io)
 		n = pwrite(io->fd, io->iov[0].iov_base, bytes, (off_t)io->offset);
 		return n < 0 ? -errno : (int)n;
 	case FAULT_AGAIN:
-		if (e->submitted % 6) /* more often than an error is tried */
-			return e->submitted % 6 == 1 ? -EAGAIN : -EINTR;
+		/* More often for any request than an error would be tried. */
+		if (e->submitted <= 50)
+			return e->submitted % 2 ? -EAGAIN : -EINTR;
 		break;
 	case FAULT_ONCE:
 		if (e->submitted == 1)
