@@ -442,7 +442,8 @@ static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 	int result = io->io.result;
 	struct store_file *file = io->node->file;
 
-	if (result == -EAGAIN || result == -EINTR || result == -ENOMEM) {
+	if ((result == -EAGAIN || result == -EINTR || result == -ENOMEM) &&
+		++io->again < MAX_AGAIN) {
 		io->node->dev->retries++;
 		return true;
 	}
