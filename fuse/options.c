@@ -130,7 +130,6 @@ static int take_cache_size(struct options *o, const char *value)
 			value, OPTIONS_CACHE_LEAST);
 		return -EINVAL;
 	}
-	o->cache_chosen = true;
 	return 0;
 }
 

@@ -34,7 +34,6 @@ struct options {
 	bool flush_on_close; /* close(2) waits until the file is written */
 	enum io_engine io_engine;
 	uint64_t cache_bytes; /* the default, or what was asked for */
-	bool cache_chosen;    /* cache_size was given */
 	uint32_t max_write;   /* bytes, 0 = by the device's speed */
 	char kernel_options
 		[256]; /* generic mount flags in their order: "noatime,nodev" or "" */

@@ -52,7 +52,6 @@ static struct throttle_sample make_sample(
 		.bg_thresh = p->pacer.bg_thresh,
 		.wb_dirty = (double)(dev->nr_dirty + dev->nr_writeback),
 		.wb_reclaimable = (double)dev->nr_dirty,
-		.wb_writeback = (double)dev->nr_writeback,
 		.wb_written = dev->written,
 		.wb_busy_us = busy_clock_read(&dev->busy, now_us),
 		.wb_dirtied = dev->dirtied,

@@ -93,7 +93,6 @@ struct throttle_sample {
 	/* device */
 	double wb_dirty;	     /* D_j */
 	double wb_reclaimable;	     /* R_j */
-	double wb_writeback;	     /* W_j */
 	uint64_t wb_written;	     /* pages completed, monotone */
 	uint64_t wb_busy_us;	     /* time with writeback in flight, monotone; of a gap
 					* without completions it counts one second at most */

@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <time.h>
 
-#define CLOCK_NEVER_US UINT64_MAX
 #define US_PER_S 1000000ull
 #define US_PER_MS 1000ull
 #define US_PER_CENTISEC 10000ull

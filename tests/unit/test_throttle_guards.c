@@ -61,7 +61,6 @@ static struct throttle_verdict balance(struct world *x, double pages)
 static void write_for(struct world *x, unsigned intervals, uint64_t pages)
 {
 	set_dirty(x, 95000);
-	x->s.wb_writeback = 1000;
 	while (intervals-- != 0) {
 		x->s.now_us += THROTTLE_INTERVAL_US;
 		x->s.wb_busy_us += THROTTLE_INTERVAL_US;
@@ -331,7 +330,6 @@ static void test_3_idle_is_no_sample(void **state)
 	assert_near(x.dev.avg_write_bandwidth, 10000, 1);
 	before = x.dev.avg_write_bandwidth;
 	set_dirty(&x, 0);
-	x.s.wb_writeback = 0;
 	for (unsigned i = 0; i < 1000; i++) {
 		x.s.now_us += THROTTLE_INTERVAL_US;
 		throttle_tick(&x.dom, &x.dev, &x.s);
@@ -355,7 +353,6 @@ static void test_3b_busy_time(void **state)
 		x.s.wb_busy_us += 60 * MS_US;
 		x.s.wb_written += 600;
 		throttle_completed(&x.dom, &x.dev, 600, 1, x.s.now_us);
-		x.s.wb_writeback = 0;
 		throttle_tick(&x.dom, &x.dev, &x.s);
 	}
 	assert_near(x.dev.avg_write_bandwidth, 10000, 1);
@@ -468,7 +465,6 @@ static void test_3d_elapsed(void **state)
 	assert_in_range((uintmax_t)x.dev.write_bandwidth, 8000, 10000);
 	/* a millisecond of work is granularity, not a sample */
 	before = x.dev.write_bandwidth;
-	x.s.wb_writeback = 0;
 	for (unsigned i = 0; i < 20; i++) {
 		x.s.now_us += THROTTLE_INTERVAL_US;
 		x.s.wb_busy_us += 1 * MS_US;

@@ -138,7 +138,6 @@ static struct throttle_sample sample(const struct sim *m, unsigned dev)
 		.bg_thresh = m->bg_thresh,
 		.wb_dirty = d->reclaimable + d->writeback,
 		.wb_reclaimable = d->reclaimable,
-		.wb_writeback = d->writeback,
 		.wb_written = d->written,
 		.wb_busy_us = busy_clock_read(&d->busy, m->now_us),
 		.wb_dirtied = d->dirtied,
