@@ -113,17 +113,25 @@ struct throttle_thresholds throttle_device_thresholds(const struct throttle_doma
 	return wb;
 }
 
-bool throttle_over_background(const struct throttle_domain *dom,
+double throttle_background_target(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s)
 {
 	double bg = throttle_effective_background(
 		s->thresh, s->bg_thresh, fmax(dev->avg_write_bandwidth, 1));
+	double wb_reclaimable = fmax(s->wb_reclaimable, 0);
+	double others = fmax(s->reclaimable - wb_reclaimable, 0);
+	double in_flight = fmax(s->wb_dirty - wb_reclaimable, 0);
+	double target = bg - others;
 
-	if (s->reclaimable > bg)
-		return true;
-	if (s->wb_reclaimable > throttle_device_share(dom, dev, s, bg, s->reclaimable))
-		return true;
-	if (s->strict_limit && s->wb_dirty > throttle_device_thresholds(dom, dev, s).bg_thresh)
-		return true;
-	return s->wb_reclaimable > s->cap_thresh / 2;
+	target = fmin(target, throttle_device_share(dom, dev, s, bg, s->reclaimable));
+	if (s->strict_limit)
+		target = fmin(
+			target, throttle_device_thresholds(dom, dev, s).bg_thresh - in_flight);
+	return fmax(fmin(target, s->cap_thresh / 2), 0);
+}
+
+bool throttle_over_background(const struct throttle_domain *dom,
+	const struct throttle_device *dev, const struct throttle_sample *s)
+{
+	return s->wb_reclaimable > throttle_background_target(dom, dev, s);
 }

@@ -24,7 +24,15 @@
 #define THROTTLE_MAX_PAUSE_US 200000 /* longest single pause (kernel MAX_PAUSE) */
 #define THROTTLE_INTERVAL_US 200000  /* spacing of limit and ratelimit updates */
 #define THROTTLE_INIT_BW 25600.0     /* 100 MiB/s, the kernel's first guess */
+#define THROTTLE_TICK_US 100000	     /* spacing of throttle_tick(): water-filling */
 #define THROTTLE_NO_CAP 1e18	     /* cap_thresh of a device without own limit */
+
+/* How the base rate and the position are computed; everything else is common to both.
+ *   linux: today's kernel law. The base rate is found by feedback, pos_ratio is a cubic.
+ *   pace:  the base rate is what the bandwidth leaves for each throttled writer, by
+ *          water-filling over the list of writers; pos_ratio is linear plus cubic. */
+enum throttle_law { THROTTLE_LINUX, THROTTLE_PACE };
+#define THROTTLE_NR_LAWS 2
 
 struct throttle_knobs { /* bytes win over ratio when not 0 */
 	uint64_t dirty_bytes;
@@ -40,7 +48,8 @@ struct throttle_thresholds {
 
 /* Everything under one dirty budget. */
 struct throttle_domain {
-	double dirty_limit; /* smoothed hard limit L >= thresh, pages */
+	enum throttle_law law; /* may change between any two calls */
+	double dirty_limit;    /* smoothed hard limit L >= thresh, pages */
 	uint64_t limit_stamp_us;
 	double completions;	  /* den of the floating proportions, starts at 1 */
 	uint64_t period_start_us; /* start of the current 3 s period */
@@ -104,6 +113,9 @@ struct throttle_sample {
 	double nr_writers;	     /* now writing to the device, 0 = not known; who is small
 					* is measured by the fair share too: the base rate may be
 					* far too high while many writers start */
+	double nr_throttled;	     /* writers of the device held or queued within the last
+					* second (pace) */
+	double unthrottled_rate;     /* pages/s of all its other writers together (pace) */
 	double sum_min_ratio;	     /* over all devices of the domain */
 	bool strict_limit;
 };
@@ -152,8 +164,13 @@ double throttle_setpoint(double freerun, double dirty_limit);
 struct throttle_thresholds throttle_device_thresholds(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s);
 
-/* Must the flusher write? The same predicate from the same counters for a writer, who wants
- * it started, and for the flusher, who wants to know when to stop. */
+/* The flusher writes while the device has more reclaimable pages than this: the background
+ * threshold of the domain, of the device's share and of its cap, all told as a bound on
+ * wb_reclaimable. One figure for the writer, who wants the flusher started, and for the flusher,
+ * who wants to know when to stop. >= 0. */
+double throttle_background_target(const struct throttle_domain *dom,
+	const struct throttle_device *dev, const struct throttle_sample *s);
+/* wb_reclaimable is above that. */
 bool throttle_over_background(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s);
 
@@ -166,8 +183,9 @@ void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev
 void throttle_device_removed(
 	struct throttle_domain *dom, struct throttle_device *dev, uint64_t now_us);
 
-/* Every THROTTLE_INTERVAL_US, also when nobody writes: bandwidth (only while writeback is
- * in flight or something completed), smoothed limits of the domain and of the device. */
+/* Every THROTTLE_TICK_US, also when nobody writes: bandwidth (only while writeback is in flight
+ * or something completed), smoothed limits of the domain and of the device, and with pace the
+ * base rate. */
 void throttle_tick(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s);
 
@@ -175,6 +193,13 @@ void throttle_tick(struct throttle_domain *dom, struct throttle_device *dev,
  * from there followed down smoothly. */
 void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s);
+
+/* "linux", "pace"; and back: false for any other text. */
+const char *throttle_law_name(enum throttle_law law);
+bool throttle_law_by_name(const char *name, enum throttle_law *ret_law);
+
+/* The rate of a writer as of now, pages/s: it fades while the writer is silent. */
+double throttle_writer_rate_now(const struct throttle_writer *w, uint64_t now_us);
 
 /* Confidence 0..1 in the measured bandwidth, and the bandwidth that limits in time count with:
  * geometric blend of avg_write_bandwidth and prior. Pages/s, >= 1. */

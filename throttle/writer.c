@@ -49,3 +49,12 @@ double throttle_writer_rate(struct throttle_writer *w, double pages, uint64_t no
 	w->rate_pages += fmax(pages, 0);
 	return blend(w, window > RATE_MIN_WINDOW_US ? window : RATE_MIN_WINDOW_US, now_us);
 }
+
+double throttle_writer_rate_now(const struct throttle_writer *w, uint64_t now_us)
+{
+	uint64_t window = elapsed_us(now_us, w->rate_stamp_us);
+
+	if (w->rate_since_us == 0)
+		return 0;
+	return blend(w, window > RATE_MIN_WINDOW_US ? window : RATE_MIN_WINDOW_US, now_us);
+}

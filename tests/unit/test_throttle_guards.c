@@ -284,8 +284,10 @@ static void test_2c_strict_background(void **state)
 	assert_false(throttle_over_background(&x.dom, &x.dev, &x.s));
 	set_dirty(&x, 513);
 	assert_true(throttle_over_background(&x.dom, &x.dev, &x.s));
-	x.s.wb_reclaimable = 0; /* all of it in flight, and still over */
+	x.s.reclaimable = x.s.wb_reclaimable = 1; /* the rest is in flight: still over */
 	assert_true(throttle_over_background(&x.dom, &x.dev, &x.s));
+	x.s.reclaimable = x.s.wb_reclaimable = 0; /* nothing is left to submit */
+	assert_false(throttle_over_background(&x.dom, &x.dev, &x.s));
 }
 
 static void test_2d_missed_periods(void **state)
