@@ -115,12 +115,6 @@ static bool direct_inflight(const struct node *node)
 	return false;
 }
 
-static bool can_submit(const struct flusher *fl, const struct node *node)
-{
-	return node->nr_dirty && !node->cut_pending && node->file && node->file->writable &&
-		node->inflight_bytes < fl->sizes.inflight_bytes;
-}
-
 /* Read what is missing of a partial page. */
 static struct flush_io *start_fill(
 	struct flusher *fl, struct node *node, uint64_t index, uint32_t frame)
@@ -195,9 +189,7 @@ static struct flush_io *start_write(
 	}
 	node->inflight_bytes += io->bytes;
 	fl->inflight_bytes += io->bytes;
-	node->flush_index = index + io->nr_pages;
-	node->slice_pages -=
-		node->slice_pages < io->nr_pages ? node->slice_pages : io->nr_pages;
+	flush_pick_took(node, index, io->nr_pages);
 	return io;
 }
 
@@ -231,6 +223,8 @@ static struct flush_io *next_request(struct flusher *fl, struct node *node, bool
 {
 	struct domain *dom = node->dom;
 	bool wrapped = node->flush_index == 0;
+
+	assert(node->file && node->file->writable);
 	uint64_t i = mapping_next(&node->map, node->flush_index, true);
 
 	for (;; i = mapping_next(&node->map, i + 1, true)) {
@@ -256,78 +250,9 @@ static struct flush_io *next_request(struct flusher *fl, struct node *node, bool
 	}
 }
 
-static struct node *pick_tagged(struct flusher *fl)
-{
-	for (struct node *n = fl->dev->unclean; n; n = n->unclean_next)
-		if (n->nr_tagged && can_submit(fl, n))
-			return n;
-	return NULL;
-}
-
-/* The io list is empty: nodes whose slice was used up, then those dirtied before the cutoff,
- * oldest first. */
-static void refill_io(struct device *dev, uint64_t cutoff_us)
-{
-	while (dev->more_io)
-		node_move(dev->more_io, NODE_ON_IO);
-	while (dev->dirty && dev->dirty->dirtied_when_us <= cutoff_us)
-		node_move(dev->dirty, NODE_ON_IO);
-}
-
-static struct node *pick_node(struct flusher *fl, uint64_t cutoff_us)
-{
-	struct device *dev = fl->dev;
-
-	for (int round = 0; round < 2; round++) {
-		struct node *n, *next;
-		for (n = dev->io; n; n = next) {
-			next = n->next;
-			if (n->cut_pending) { /* its turn comes when the source is cut */
-				node_move(n, NODE_ON_MORE_IO);
-				continue;
-			}
-			if (n->slice_pages == 0 && n == fl->current) {
-				fl->current = NULL;
-				node_move(n, NODE_ON_MORE_IO);
-				continue;
-			}
-			if (!can_submit(fl, n))
-				continue;
-			if (n != fl->current) {
-				fl->current = n;
-				n->slice_pages = fl->sizes.slice_pages;
-			}
-			return n;
-		}
-		if (dev->io)
-			return NULL; /* all of them have their share in flight */
-		refill_io(dev, cutoff_us);
-	}
-	return NULL;
-}
-
 static struct flush_plan make_plan(struct flusher *fl, uint64_t now_us)
 {
-	const struct device *dev = fl->dev;
-	const struct node *oldest = dev->io ? dev->io
-		: dev->more_io		    ? dev->more_io
-					    : dev->dirty;
-	struct flush_view v = {
-		.now_us = now_us,
-		.dirty_pages = dev->nr_dirty,
-		.tagged_pages = dev->nr_tagged,
-		.bg_pages = dev->bg_pages,
-		.bg_time_pages = dev->bg_time_pages,
-		.bg_age_us = dev->bg_age_us,
-		.oldest_dirtied_us = oldest ? oldest->dirtied_when_us : FLUSH_NEVER_US,
-		.writeback_us = dev->writeback_us,
-		.expire_us = dev->expire_us,
-		.next_periodic_us = dev->next_periodic_us,
-		.periodic_round = dev->periodic_round,
-		.time_round = fl->plan.time_round,
-		.blocked = dev->nr_blocked > 0,
-		.drain = dev->drain,
-	};
+	struct flush_view v = flush_pick_view(fl->dev, fl->plan.time_round, now_us);
 	struct flush_plan p = flush_plan_make(&v);
 
 	fl->dev->periodic_round = p.periodic_round;
@@ -527,26 +452,23 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 			fl->inflight_bytes >= fl->sizes.inflight_bytes)
 			break;
 		bool tagged = fl->plan.reason == FLUSH_SYNC;
-		struct node *node =
-			tagged ? pick_tagged(fl) : pick_node(fl, fl->plan.cutoff_us);
+		struct node *node = tagged
+			? flush_pick_tagged(dev, &fl->sizes)
+			: flush_pick(&fl->pick, dev, &fl->sizes, fl->plan.cutoff_us);
 		/* While a sync waits only for what is in flight, others may use the device. */
 		if (!node && tagged) {
 			tagged = false;
-			node = fl->inflight_bytes ? NULL : pick_node(fl, now_us);
+			node = fl->inflight_bytes
+				? NULL
+				: flush_pick(&fl->pick, dev, &fl->sizes, now_us);
 		}
 		if (!node)
 			break;
 		struct flush_io *io = next_request(fl, node, tagged);
-		if (!io) {
-			/* Nothing of it can go now: let others come first. */
-			if (node->place == NODE_ON_IO && !tagged) {
-				fl->current = NULL;
-				node_move(node, NODE_ON_MORE_IO);
-				if (dev->io)
-					continue;
-			}
+		if (!io && !tagged && flush_pick_pass(&fl->pick, node))
+			continue;
+		if (!io)
 			break;
-		}
 		io_prepare(fl, io);
 		lengthen_ahead(fl, node, io);
 		io->submitted_us = now_us;

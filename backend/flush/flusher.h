@@ -7,6 +7,7 @@
 #define PACEFS_BACKEND_FLUSH_FLUSHER_H
 
 #include "backend/cache/cache.h"
+#include "backend/flush/pick.h"
 #include "backend/flush/plan.h"
 #include "backend/store/store.h"
 
@@ -53,7 +54,7 @@ struct flusher {
 	struct flush_window window;
 	struct flush_sizes sizes;
 	struct flush_plan plan;
-	struct node *current;	/* whose slice is being written */
+	struct flush_pick pick;
 	uint32_t memory_frames; /* frames made known to the engine */
 	unsigned max_request_pages;
 	struct lost_range lost[FLUSH_LOST_KEPT];
