@@ -93,7 +93,8 @@ static void add_kernel_names(struct text *t, struct pacefs *p)
 {
 	const struct backing *b = &p->backing;
 	const struct device *dev = &b->dev;
-	double bdi_thresh = pacer_device_thresholds(p).thresh;
+	double bdi_thresh =
+		pacer_device_thresholds(&p->pacer, &b->pacing, clock_now_us()).thresh;
 	const struct node *n;
 	uint64_t io = 0, more_io = 0;
 
@@ -107,7 +108,8 @@ static void add_kernel_names(struct text *t, struct pacefs *p)
 	add(t, "BackgroundThresh: %" PRIu64 " kB\n", kib(p->pacer.bg_thresh));
 	add(t, "BdiDirtied: %" PRIu64 " kB\n", kib((double)dev->dirtied));
 	add(t, "BdiWritten: %" PRIu64 " kB\n", kib((double)dev->written));
-	add(t, "BdiWriteBandwidth: %" PRIu64 " kBps\n", kib(b->throttle.avg_write_bandwidth));
+	add(t, "BdiWriteBandwidth: %" PRIu64 " kBps\n",
+		kib(b->pacing.throttle.avg_write_bandwidth));
 	add_u64(t, "b_dirty", dev->nr_dirty_nodes - io - more_io);
 	add_u64(t, "b_io", io);
 	add_u64(t, "b_more_io", more_io);
@@ -127,8 +129,8 @@ static void add_amounts(struct text *t, struct pacefs *p, uint64_t now_us)
 {
 	const struct backing *b = &p->backing;
 	const struct device *dev = &b->dev;
-	double limit = pacer_limit(p);
-	double bw = b->reference_bw;
+	double limit = pacer_limit(&p->pacer, &b->pacing);
+	double bw = b->pacing.reference_bw;
 	uint64_t bg = dev->bg_pages < dev->bg_time_pages ? dev->bg_pages : dev->bg_time_pages;
 
 	add_u64(t, "dirty_bytes", dev->nr_dirty * PAGE_BYTES);
@@ -137,9 +139,10 @@ static void add_amounts(struct text *t, struct pacefs *p, uint64_t now_us)
 	add_u64(t, "background_bytes", bg * PAGE_BYTES);
 	add_u64(t, "limit_centisecs", (uint64_t)(limit / bw * 100));
 	add_u64(t, "write_bandwidth", (uint64_t)(bw * PAGE_BYTES));
-	add_u64(t, "bandwidth_measured", throttle_confidence(&b->throttle) >= 0.5);
-	add_u64(t, "dirty_ratelimit", (uint64_t)(b->throttle.dirty_ratelimit * PAGE_BYTES));
-	add(t, "pos_ratio: %.3f\n", p->pacer.verdict.pos_ratio);
+	add_u64(t, "bandwidth_measured", throttle_confidence(&b->pacing.throttle) >= 0.5);
+	add_u64(t, "dirty_ratelimit",
+		(uint64_t)(b->pacing.throttle.dirty_ratelimit * PAGE_BYTES));
+	add(t, "pos_ratio: %.3f\n", b->pacing.verdict.pos_ratio);
 	add_u64(t, "written_bytes", dev->written * PAGE_BYTES);
 	add_u64(t, "direct_bytes", dev->direct_bytes);
 	add_u64(t, "buffered_bytes", dev->buffered_bytes);
@@ -159,19 +162,19 @@ static void add_pacing(struct text *t, struct pacefs *p, uint64_t now_us)
 	const struct pacer_counters *c = &p->pacer.counters;
 	unsigned paced = 0;
 
-	for (const struct writer *w = p->pacer.writers.table; w; w = w->hh.next)
+	for (const struct writer *w = p->backing.pacing.writers.table; w; w = w->hh.next)
 		paced += w->paused_us && now_us - w->paused_us < US_PER_S;
 	add_u64(t, "writers_paced", paced);
 	add_u64(t, "writers_queued", p->pacer.nr_queued);
 	add_u64(t, "held_replies", p->pacer.nr_heap + p->pacer.nr_queued);
-	add_u64(t, "held_bytes", c->held_pages * PAGE_BYTES);
+	add_u64(t, "held_bytes", p->writes.held_pages * PAGE_BYTES);
 	add_u64(t, "max_dirty_bytes", c->max_dirty_pages * PAGE_BYTES);
 	add_u64(t, "over_limit_pages", c->over_limit_pages);
-	add_u64(t, "mmap_bytes", c->mmap_pages * PAGE_BYTES);
+	add_u64(t, "mmap_bytes", c->forced_pages * PAGE_BYTES);
 	add_u64(t, "pauses", c->pauses);
 	add_u64(t, "pause_us", c->pause_us);
 	add_u64(t, "max_pause_us", c->max_pause_us);
-	add_u64(t, "max_held_us", c->max_held_us);
+	add_u64(t, "max_held_us", p->writes.max_held_us);
 	add(t, "pause_histogram_ms:");
 	for (unsigned i = 0; i < 9; i++)
 		add(t, " %" PRIu64, c->pause_histogram[i]);
@@ -181,12 +184,12 @@ static void add_pacing(struct text *t, struct pacefs *p, uint64_t now_us)
 	add_u64(t, "freerun", c->freerun);
 	add_u64(t, "exempt", c->exempt);
 	add_u64(t, "blocked", c->blocked);
-	add_u64(t, "interrupts", c->interrupts);
+	add_u64(t, "interrupts", p->writes.interrupts);
 }
 
 static void add_writers(struct text *t, struct pacefs *p, uint64_t now_us)
 {
-	for (const struct writer *w = p->pacer.writers.table; w; w = w->hh.next)
+	for (const struct writer *w = p->backing.pacing.writers.table; w; w = w->hh.next)
 		if (now_us - w->last_us < US_PER_S)
 			add(t, "writer: %s %d %" PRIu64 "\n", w->comm[0] ? w->comm : "?",
 				w->pid, (uint64_t)(w->throttle.rate * PAGE_BYTES));
@@ -257,14 +260,14 @@ uint64_t control_flush(struct pacefs *p)
 static ssize_t get_figure(struct pacefs *p, const char *name, char *text, size_t size)
 {
 	const struct backing *b = &p->backing;
-	double bw = b->reference_bw;
+	double bw = b->pacing.reference_bw;
 	uint64_t value;
 
 	if (strcmp(name, "flush") == 0)
 		return snprintf(text, size, "%" PRIu64 " %" PRIu64 " %" PRIu64,
 			p->flush_started, p->flush_done, b->dev.errors);
 	if (strcmp(name, "pos_ratio") == 0)
-		return snprintf(text, size, "%.3f", p->pacer.verdict.pos_ratio);
+		return snprintf(text, size, "%.3f", b->pacing.verdict.pos_ratio);
 	if (strcmp(name, "write_bandwidth") == 0)
 		value = (uint64_t)(bw * PAGE_BYTES);
 	else if (strcmp(name, "dirty") == 0)
@@ -272,10 +275,10 @@ static ssize_t get_figure(struct pacefs *p, const char *name, char *text, size_t
 	else if (strcmp(name, "writeback") == 0)
 		value = b->dev.nr_writeback * PAGE_BYTES;
 	else if (strcmp(name, "dirty_ratelimit") == 0)
-		value = (uint64_t)(b->throttle.dirty_ratelimit * PAGE_BYTES);
+		value = (uint64_t)(b->pacing.throttle.dirty_ratelimit * PAGE_BYTES);
 	else if (strcmp(name, "writers") == 0)
-		value = b->dev.nr_dirty || p->pacer.writers.table
-			? p->pacer.nr_active - (p->pacer.writers.table == NULL)
+		value = b->dev.nr_dirty || p->backing.pacing.writers.table
+			? b->pacing.summary.nr_active - (b->pacing.writers.table == NULL)
 			: 0;
 	else
 		return -ENODATA;
@@ -284,7 +287,8 @@ static ssize_t get_figure(struct pacefs *p, const char *name, char *text, size_t
 
 static struct settings gather(const struct pacefs *p)
 {
-	return (struct settings){.device = p->backing.settings, .domain = p->settings};
+	return (struct settings){
+		.device = p->backing.pacing.settings, .domain = p->pacer.settings};
 }
 
 ssize_t control_get(struct pacefs *p, const char *name, char *text, size_t size)
@@ -315,7 +319,7 @@ void control_bound_mapped_pages(struct pacefs *p)
 	dev_t dev = p->mount.dev;
 
 	domain_lock(&p->dom);
-	double limit = fmin(p->pacer.thresh, p->backing.cap_pages);
+	double limit = fmin(p->pacer.thresh, p->backing.pacing.cap_pages);
 	domain_unlock(&p->dom);
 
 	if (dev == 0)
@@ -340,9 +344,9 @@ static int set_setting(struct pacefs *p, const char *name, const char *value)
 	int ret = settings_set(&s, name, value, (uint64_t)p->dom.cache_frames * PAGE_BYTES,
 		message, sizeof(message));
 	if (ret == 0) {
-		p->backing.settings = s.device;
-		p->settings = s.domain;
-		pacer_settings_changed(p);
+		p->backing.pacing.settings = s.device;
+		p->pacer.settings = s.domain;
+		writes_settings_changed(p);
 	}
 	domain_unlock(&p->dom);
 	if (ret < 0) {

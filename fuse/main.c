@@ -78,10 +78,9 @@ static int prepare_backing(struct pacefs *p, int source_fd, const struct stat *s
 	dev_t dev = S_ISBLK(st->st_mode) ? st->st_rdev : st->st_dev;
 
 	device_facts_read(dev, p->options.source, &facts);
-	b->prior_bytes_per_s = device_facts_prior(&facts);
+	b->pacing.prior_bw = device_facts_prior(&facts) / PAGE_BYTES;
 	pthread_mutex_init(&b->through_lock, NULL);
-	b->settings = p->options.settings.device;
-	p->settings = p->options.settings.domain;
+	b->pacing.settings = p->options.settings.device;
 	/* 128 KiB keeps pauses and locks short on a slow device; what is no block device at all
 	 * is memory or a network and takes the largest requests. */
 	if (p->options.max_write == 0)
@@ -237,7 +236,7 @@ static const char *seconds_text(uint64_t centisecs, char *text, size_t size)
 
 static void describe_start(const struct pacefs *p)
 {
-	const struct device_settings *s = &p->backing.settings;
+	const struct device_settings *s = &p->backing.pacing.settings;
 	char background[32], limit[32];
 
 	log_info("%s on %s, background %s, limit %s, at most %.0f MB (speed not yet measured, "
@@ -245,7 +244,8 @@ static void describe_start(const struct pacefs *p)
 		p->options.source, p->mount.mountpoint,
 		seconds_text(s->dirty_background_centisecs, background, sizeof(background)),
 		seconds_text(s->dirty_centisecs, limit, sizeof(limit)),
-		pacer_limit(p) * PAGE_BYTES / 1e6, p->backing.prior_bytes_per_s / 1e6);
+		pacer_limit(&p->pacer, &p->backing.pacing) * PAGE_BYTES / 1e6,
+		p->backing.pacing.prior_bw * PAGE_BYTES / 1e6);
 }
 
 void pacefs_end(struct pacefs *p)
@@ -292,7 +292,7 @@ static int serve(struct pacefs *p, const struct mount_request *req)
 		log_error("%s: the connection broke: %s", p->options.source, strerror(-ret));
 	/* umount -f, -l and an aborted connection send no DESTROY: what was accepted is written
 	 * all the same. The source stays busy through our descriptors until then. */
-	pacer_stop(p);
+	writes_stop(p);
 	pacefs_end(p);
 	session_destroy(p);
 	return ret < 0 ? ret : p->status;
@@ -353,7 +353,7 @@ static int run(struct pacefs *p)
 	if (ret == 0)
 		ret = nodes_init(p, fd);
 	if (ret == 0)
-		ret = pacer_start(p);
+		ret = writes_start(p);
 	if (ret < 0) {
 		log_error("%s: cannot start: %s", p->options.source, strerror(-ret));
 		return ret;

@@ -279,7 +279,7 @@ void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 static int read_merged(
 	struct pacefs *p, struct node *node, char *buf, size_t size, uint64_t off)
 {
-	struct cache_pin pins[PACER_MAX_FRAMES];
+	struct cache_pin pins[WRITE_MAX_FRAMES];
 	bool whole;
 	ssize_t n = 0;
 
@@ -287,7 +287,7 @@ static int read_merged(
 	/* A cut that has not reached the source: old bytes are still there behind it. */
 	if (node->cut_pending)
 		flusher_settle_cut(&p->backing.flusher, node);
-	unsigned nr = cache_read_begin(node, off, size, pins, PACER_MAX_FRAMES, &whole);
+	unsigned nr = cache_read_begin(node, off, size, pins, WRITE_MAX_FRAMES, &whole);
 	domain_unlock(&p->dom);
 	if (!whole)
 		n = store_file_read(node->file, buf, size, off);
@@ -377,7 +377,7 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 			return;
 		}
 	}
-	pacer_write(p, req, fn, payload, fi->writepage);
+	writes_submit(p, req, fn, payload, fi->writepage);
 }
 
 static int sync_file(struct pacefs *p, struct open_file *of, bool datasync)

@@ -13,8 +13,7 @@
 #include "fuse/mount.h"
 #include "fuse/options.h"
 #include "fuse/pacer.h"
-#include "fuse/settings.h"
-#include "throttle/throttle.h"
+#include "fuse/write.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -26,18 +25,13 @@ struct backing {
 	struct device dev; /* first: backing_of() */
 	struct store store;
 	struct flusher flusher;
-	struct throttle_device throttle;
-	struct device_settings settings;
-	double prior_bytes_per_s; /* believed before anything is measured */
-	double reference_bw;	  /* pages/s that limits in time count with, and ... */
-	double cap_pages;	  /* ... the device's own limit, as of the last tick */
+	struct pacer_device pacing;
 	uint64_t free_bytes, free_bytes_root; /* of the source, as of the last look (space.c) */
 	pthread_mutex_t through_lock; /* one write goes through at a time; taken alone */
 	uint64_t promised;     /* bytes of accepted writes that are not dirty pages yet */
 	uint64_t fruitless;    /* deletions pending when waiting for them did not help */
 	uint64_t free_written; /* dev.written then */
 	uint64_t free_look_us;
-	uint64_t seen_written; /* of dev, as the law last heard of it */
 };
 
 static inline struct backing *backing_of(struct device *dev)
@@ -48,10 +42,9 @@ static inline struct backing *backing_of(struct device *dev)
 struct pacefs {
 	struct options options;
 	struct domain dom;
-	struct domain_settings settings;
-	struct throttle_domain throttle;
 	struct backing backing; /* of the source; further ones come with cross_devices */
 	struct pacer pacer;
+	struct writes writes;
 	struct mount mount;
 	struct fuse_session *session;
 	bool is_root;

@@ -32,9 +32,9 @@ enum {
 struct reader {
 	struct session *s;
 	unsigned char *linear; /* header, and the whole of what is not a WRITE */
-	uint32_t frames[PACER_MAX_FRAMES];
+	uint32_t frames[WRITE_MAX_FRAMES];
 	unsigned nr_frames; /* held, from frames[0] */
-	struct iovec iov[PACER_MAX_FRAMES + 1];
+	struct iovec iov[WRITE_MAX_FRAMES + 1];
 	struct payload payload;
 	bool blocking;
 	int epoll_fd; /* to wait with: one reader wakes up for one request */

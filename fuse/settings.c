@@ -66,8 +66,6 @@ static const struct knob knobs[] = {
 
 enum { NR_KNOBS = sizeof(knobs) / sizeof(knobs[0]) };
 
-static const char *const laws[] = {"linux", NULL};
-
 static void init_device(struct device_settings *d)
 {
 	/* The 2012 proposal's useful value: the disk starts within a second, and a small
@@ -100,7 +98,7 @@ static void init_domain(struct domain_settings *d)
 	/* The kernel's values; the background time is what makes data leave early. */
 	d->dirty_expire_centisecs = 3000;
 	d->dirty_writeback_centisecs = 500;
-	snprintf(d->law, sizeof(d->law), "%s", laws[0]);
+	d->law = THROTTLE_LINUX;
 }
 
 void settings_init(struct settings *s)
@@ -162,16 +160,12 @@ static void describe_range(const struct knob *k, char *text, size_t size)
 
 static int assign_law(struct settings *s, const char *value, char *message, size_t size)
 {
-	for (const char *const *law = laws; *law; law++) {
-		if (strcmp(*law, value) == 0) {
-			snprintf(s->domain.law, sizeof(s->domain.law), "%s", value);
-			return 0;
-		}
-	}
+	if (throttle_law_by_name(value, &s->domain.law))
+		return 0;
 	size_t at = (size_t)snprintf(message, size, "law=%.40s rejected: need", value);
-	for (const char *const *law = laws; *law && at < size; law++)
-		at += (size_t)snprintf(
-			message + at, size - at, "%s %s", law == laws ? "" : " or", *law);
+	for (unsigned law = 0; law < THROTTLE_NR_LAWS && at < size; law++)
+		at += (size_t)snprintf(message + at, size - at, "%s %s", law ? " or" : "",
+			throttle_law_name((enum throttle_law)law));
 	return -EINVAL;
 }
 
@@ -350,7 +344,7 @@ int settings_get(const struct settings *s, const char *name, char *text, size_t 
 	if (!k)
 		return -ENODATA;
 	if (k->kind == KIND_LAW)
-		return snprintf(text, text_size, "%s", s->domain.law);
+		return snprintf(text, text_size, "%s", throttle_law_name(s->domain.law));
 	return snprintf(text, text_size, "%" PRIu64, number_of(s, k));
 }
 

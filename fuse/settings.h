@@ -6,6 +6,8 @@
 #ifndef PACEFS_FUSE_SETTINGS_H
 #define PACEFS_FUSE_SETTINGS_H
 
+#include "throttle/throttle.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,7 +33,7 @@ struct domain_settings {
 	bool background_chosen;		    /* false: the background follows the limit */
 	uint64_t dirty_expire_centisecs;    /* 1..360000 */
 	uint64_t dirty_writeback_centisecs; /* 0 = no periodic writeback */
-	char law[16];			    /* "linux" */
+	enum throttle_law law;
 };
 
 struct settings {

@@ -97,7 +97,7 @@ void space_settle(struct pacefs *p, uint64_t bytes)
 
 static ssize_t write_now(struct pacefs *p, struct node *node, const struct payload *pl)
 {
-	struct iovec iov[PACER_MAX_FRAMES];
+	struct iovec iov[WRITE_MAX_FRAMES];
 	uint32_t left = pl->bytes;
 	int n = 0;
 

@@ -247,9 +247,12 @@ static void test_order_of_a_command_line_does_not_matter(void **state)
 
 static void test_laws(void **state)
 {
+	assert_int_equal(set("law", "pace"), 0);
+	assert_reads("law", "pace");
 	assert_int_equal(set("law", "linux"), 0);
+	assert_reads("law", "linux");
 	assert_refused("law", "windows");
-	assert_string_equal(message, "law=windows rejected: need linux");
+	assert_string_equal(message, "law=windows rejected: need linux or pace");
 }
 
 int main(void)
