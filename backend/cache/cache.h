@@ -64,7 +64,12 @@ struct node {
 	/* order of flushing */
 	uint64_t dirtied_when_us; /* first page of this round */
 	enum node_place place;
-	struct node *prev, *next; /* list named by place */
+	struct node *prev, *next;	    /* list named by place */
+	struct node *aged_prev, *aged_next; /* dev->aged, while place is not NODE_CLEAN */
+	uint64_t position; /* where on the device it is written: bytes; 0: not known yet */
+	uint64_t ahead;	   /* of the head by this, when its round began (pick.c) */
+	bool position_wanted;
+	uint64_t position_due_us; /* looked for again not before */
 	bool on_unclean;	  /* dev->unclean: anything at all left to bring below */
 	struct node *unclean_prev, *unclean_next;
 	uint64_t flush_index;	   /* where the next slice starts */
@@ -98,6 +103,7 @@ struct device {
 	struct domain *dom;
 	dev_t dev;	/* st_dev of its files, or st_rdev of the raw device */
 	char name[256]; /* for messages: /dev/sdb1, or the path */
+	bool seeks;	/* files are written in disk order; set before anything is written */
 	uint64_t nr_dirty, nr_writeback, nr_tagged; /* pages */
 	unsigned colour;			    /* of tags given now: 0 or 1 */
 	uint64_t nr_coloured[2];		    /* tagged pages by colour */
@@ -105,6 +111,7 @@ struct device {
 	uint64_t written, dirtied; /* pages, monotone (dirtied steps back by dropped ones) */
 	struct node *dirty;	   /* by dirtied_when_us */
 	struct node *io, *more_io; /* this round; slice used up */
+	struct node *aged;	   /* those of all three lists, by dirtied_when_us */
 	struct node *unclean;
 	uint64_t nr_unclean;
 

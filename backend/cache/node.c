@@ -138,8 +138,12 @@ void node_move(struct node *node, enum node_place place)
 
 	if (from)
 		DL_DELETE(*from, node);
+	else if (to)
+		DL_APPEND2(node->dev->aged, node, aged_prev, aged_next);
 	if (to)
 		DL_APPEND(*to, node);
+	else if (from)
+		DL_DELETE2(node->dev->aged, node, aged_prev, aged_next);
 	node->dev->nr_dirty_nodes += (to != NULL);
 	node->dev->nr_dirty_nodes -= (from != NULL);
 	node->place = place;

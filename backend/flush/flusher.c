@@ -18,6 +18,7 @@ enum {
 	REAP_BATCH = 32,
 	IDLE_WAIT_US = 1000000,
 	RETRY_WAIT_US = 5000, /* something is dirty but could not be submitted now */
+	POSITION_EVERY_US = 1000000,
 };
 
 /* ---- requests ---- */
@@ -323,6 +324,16 @@ static void finish_fill(struct flusher *fl, struct flush_io *io, int result)
 	io_put(fl, io);
 }
 
+/* The node's last request: some of its pages have found their place on the device. */
+static void want_position(struct flusher *fl, struct node *node, uint64_t now_us)
+{
+	if (!fl->dev->seeks || node->inflight_bytes || now_us < node->position_due_us)
+		return;
+	node->position_due_us = now_us + POSITION_EVERY_US;
+	node->position_wanted = true;
+	flusher_work(fl, node);
+}
+
 static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint64_t now_us)
 {
 	struct node *node = io->node;
@@ -345,6 +356,7 @@ static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint6
 		node->file->size_below = end;
 	for (unsigned i = 0; i < io->nr_pages; i++)
 		cache_end_writeback(node, io->index + i, io->frames[i], err, now_us);
+	want_position(fl, node, now_us);
 	io_put(fl, io);
 }
 
@@ -453,7 +465,7 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 			break;
 		bool tagged = fl->plan.reason == FLUSH_SYNC;
 		struct node *node = tagged
-			? flush_pick_tagged(dev, &fl->sizes)
+			? flush_pick_tagged(&fl->pick, dev, &fl->sizes)
 			: flush_pick(&fl->pick, dev, &fl->sizes, fl->plan.cutoff_us);
 		/* While a sync waits only for what is in flight, others may use the device. */
 		if (!node && tagged) {

@@ -84,6 +84,20 @@ static void apply_extend(struct flusher *fl, struct node *node)
 	/* Other errors (a full disk) are the write's own to find. */
 }
 
+/* Where its next pages go, for writing files in disk order. */
+static void look_for_position(struct node *node)
+{
+	struct domain *dom = node->dom;
+	uint64_t offset = node->flush_index << PAGE_SHIFT_BITS;
+	struct store_file *file = node->file;
+
+	node->position_wanted = false;
+	domain_unlock(dom);
+	uint64_t position = store_file_position(file, offset);
+	domain_lock(dom);
+	node->position = position;
+}
+
 static bool pages_clean(const struct node *node)
 {
 	return node->nr_dirty == 0 && node->nr_writeback == 0;
@@ -121,6 +135,10 @@ static bool work_once(struct flusher *fl, struct node *node)
 	}
 	if (node->times_pending && !node->cut_pending && pages_clean(node)) {
 		apply_times(fl, node);
+		return true;
+	}
+	if (node->position_wanted && node->file && node->file_users) {
+		look_for_position(node);
 		return true;
 	}
 	if (node->file && node->file_users == 0 && !node_is_unclean(node) && !node->inflight) {

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fiemap.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -234,6 +235,29 @@ int store_file_extend(struct store_file *f, uint64_t size)
 int store_file_set_mtime(struct store_file *f, struct timespec mtime)
 {
 	return f->store->ops->set_mtime(f, mtime);
+}
+
+uint64_t store_file_position(const struct store_file *f, uint64_t offset)
+{
+	union {
+		struct fiemap map;
+		char room[sizeof(struct fiemap) + sizeof(struct fiemap_extent)];
+	} u = {.map.fm_extent_count = 1};
+	const struct fiemap_extent *extent = u.map.fm_extents;
+	struct stat sb;
+
+	if (fstat(f->fd, &sb) < 0)
+		return 0;
+	uint64_t size = (uint64_t)sb.st_size;
+	if (offset >= size)
+		offset = size ? size - 1 : 0;
+	u.map.fm_start = offset;
+	u.map.fm_length = FIEMAP_MAX_OFFSET - offset;
+	if (ioctl(f->fd, FS_IOC_FIEMAP, &u.map) < 0 || u.map.fm_mapped_extents == 0 ||
+		extent->fe_flags & FIEMAP_EXTENT_UNKNOWN)
+		return sb.st_ino;
+	return extent->fe_physical +
+		(offset > extent->fe_logical ? offset - extent->fe_logical : 0);
 }
 
 bool store_file_can_hold(struct store_file *f, uint64_t end)

@@ -69,6 +69,10 @@ int store_file_truncate(struct store_file *f, uint64_t size);
 /* Make the file at least size long, with blocks of its own; never shorter. 0 or -errno. */
 int store_file_extend(struct store_file *f, uint64_t size);
 int store_file_set_mtime(struct store_file *f, struct timespec mtime);
+/* Where on the device the file's bytes at offset are, or its last ones if there are none: bytes,
+ * for putting files in order. The inode number where the filesystem does not tell (no FIEMAP, no
+ * blocks yet). May wait for a write to the file that is under way. */
+uint64_t store_file_position(const struct store_file *f, uint64_t offset);
 /* May it be as large as end? Filesystems have limits, and a write beyond them must be refused
  * when it is accepted. */
 bool store_file_can_hold(struct store_file *f, uint64_t end);
