@@ -30,11 +30,30 @@ static dev_t device_of_mount(dev_t dev, const char *path)
 	return dev;
 }
 
+/* sysfs: directory of a disk or of a partition, whose queue is its disk's. */
+static bool disk_seeks(const char *sysfs)
+{
+	static const char *const places[] = {"queue/rotational", "../queue/rotational"};
+	char name[4096 + 32];
+
+	for (int i = 0; i < 2; i++) {
+		snprintf(name, sizeof(name), "%.4095s/%s", sysfs, places[i]);
+		FILE *f = fopen(name, "re");
+		if (!f)
+			continue;
+		int c = fgetc(f);
+		fclose(f);
+		return c != '0';
+	}
+	return true;
+}
+
 void device_facts_read(dev_t dev, const char *path, struct device_facts *ret_facts)
 {
 	char link[64], *real;
 
 	memset(ret_facts, 0, sizeof(*ret_facts));
+	ret_facts->seeks = true;
 	if (major(dev) == 0)
 		dev = device_of_mount(dev, path);
 	snprintf(link, sizeof(link), "/sys/dev/block/%u:%u", major(dev), minor(dev));
@@ -42,6 +61,7 @@ void device_facts_read(dev_t dev, const char *path, struct device_facts *ret_fac
 	if (!real)
 		return;
 	ret_facts->block = true;
+	ret_facts->seeks = disk_seeks(real);
 	const char *base = strrchr(real, '/');
 	snprintf(
 		ret_facts->name, sizeof(ret_facts->name), "/dev/%.200s", base ? base + 1 : "?");

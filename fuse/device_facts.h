@@ -9,7 +9,14 @@
 struct device_facts {
 	char name[256]; /* /dev/sdb1, or "" when it is no block device */
 	bool block;	/* a block device at all (not tmpfs, network, FUSE) */
+	bool seeks;	/* time is lost by going from file to file: see below */
 };
+
+/* seeks is what the kernel says of the whole disk (queue/rotational; device mapper and RAID pass it
+ * on), and yes where nobody knows: what is called unknown may be a disk behind a network or a
+ * FUSE file system. A wrong no costs up to a third of a disk that many write to; a wrong yes
+ * changes nothing but the order in which files are written. USB sticks say yes as a rule, and
+ * that is right: they too are faster with longer runs of one file. */
 
 /* dev: st_dev of path, or st_rdev of a raw device. path: where to look in the mount table when the
  * filesystem has no device number of its own; read before anything is mounted over it. Nothing
