@@ -87,6 +87,7 @@ static int prepare_backing(struct pacefs *p, int source_fd, const struct stat *s
 		p->options.max_write = facts.block ? 128 * 1024 : 1024 * 1024;
 	int ret = device_init(
 		&b->dev, &p->dom, dev, facts.block ? facts.name : p->options.source);
+	b->dev.seeks = facts.seeks;
 	if (ret == 0)
 		ret = p->options.raw
 			? store_raw_init(&b->store, source_fd, p->options.read_only)
