@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """layering.py [BUILD_DIR] - the arrows between the rooms of the source tree.
 
-Every #include of util/, throttle/, backend/ and fuse/ is held against the table below, and the
-objects of throttle/ in BUILD_DIR may need nothing from outside but arithmetic. Prints one
-"ok", "not ok" or "skip" line per check.
+Every #include of util/, throttle/, backend/ and fuse/ is held against the table below. The objects
+of throttle/ in BUILD_DIR may need nothing from outside but arithmetic, those that the simulator
+runs (SIMULATED) nothing but that, memory and each other. Prints one "ok", "not ok" or "skip" line
+per check.
 """
 import pathlib
 import re
@@ -37,6 +38,13 @@ PURE = re.compile(
     )$""",
     re.VERBOSE,
 )
+
+# Step functions that a mount drives with threads and the simulator with events: no clock, thread
+# or system call of their own.
+SIMULATED = ["pacefs.p/fuse_pacer.c.o", "pacefs.p/fuse_held.c.o", "pacefs.p/fuse_writer.c.o",
+             "backend/libbackend.a.p/flush_plan.c.o", "backend/libbackend.a.p/flush_pick.c.o"]
+SIMULATED_NEEDS = re.compile(
+    r"(throttle_\w+|node_\w+|malloc|calloc|realloc|free|exit|__assert_fail)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 REPO = pathlib.Path(__file__).resolve().parent.parent
@@ -117,19 +125,35 @@ def symbols(objects, *flags):
     return {line.split()[0] for line in out.splitlines() if len(line.split()) > 1}
 
 
-def check_purity(build):
-    name = "throttle/ needs only arithmetic"
-    objects = sorted(pathlib.Path(build).glob("throttle/**/*.o")) if build else []
+def check_needs(name, objects, allowed):
     if not objects:
         print(f"skip {name}: no objects")
         return True
     needed = symbols(objects, "-u") - symbols(objects, "--defined-only", "-g")
-    return report(name, sorted(f"needs {s}" for s in needed if not PURE.match(s)))
+    return report(name, sorted(f"needs {s}" for s in needed if not allowed(s)))
+
+
+def check_purity(build):
+    return check_needs("throttle/ needs only arithmetic",
+                       sorted(build.glob("throttle/**/*.o")), PURE.match)
+
+
+def check_simulated(build):
+    objects = [build / name for name in SIMULATED]
+    missing = [f"{o.name} is not there" for o in objects if not o.exists()]
+    if missing:
+        return report("what the simulator runs", missing)
+    return check_needs("what the simulator runs needs no clock, thread or system call", objects,
+                       lambda s: PURE.match(s) or SIMULATED_NEEDS.match(s))
 
 
 def main():
     results = [check_room(room) for room in ARROWS]
-    results.append(check_purity(sys.argv[1] if len(sys.argv) > 1 else None))
+    if len(sys.argv) > 1:
+        build = pathlib.Path(sys.argv[1])
+        results += [check_purity(build), check_simulated(build)]
+    else:
+        print("skip objects: no BUILD_DIR")
     sys.exit(0 if all(results) else 1)
 
 
