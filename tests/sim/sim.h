@@ -128,10 +128,13 @@ struct sim_config {
 	uint64_t expire_centisecs, writeback_centisecs; /* periodic; 0: none */
 	double copy_bytes_per_s;			/* a writer between its replies, ... */
 	double request_us;				/* ... and each request besides */
-	unsigned nr_devices, nr_writers, nr_actions;
+	/* The simple form: so many greedy writers on each device, besides the specs below. */
+	uint64_t greedy_each, request_bytes;
+	unsigned nr_devices, nr_writers, nr_actions; /* of the lists */
 	struct sim_device_spec devices[SIM_DEVICES];
 	struct sim_writer_spec writers[SIM_SPECS];
 	struct sim_action actions[SIM_ACTIONS]; /* by at_s */
+	bool devices_are_default;		/* none was given yet */
 	bool drain; /* at the end writers stop, and the run goes on until all is written */
 
 	FILE *csv;	/* trajectory, or NULL */
@@ -250,7 +253,7 @@ struct sim_result {
 	double drained_us;	   /* with drain: how long after the end; else 0 */
 	unsigned nr_devices, nr_specs, nr_writers, nr_syncs;
 	struct sim_device_result device[SIM_DEVICES];
-	struct sim_spec_result spec[SIM_SPECS];
+	struct sim_spec_result spec[SIM_SPECS + SIM_DEVICES]; /* the simple form's come last */
 	struct sim_writer_result *writers;
 	struct sim_sync_result syncs[SIM_ACTIONS];
 };
