@@ -35,6 +35,7 @@ struct options {
 	double run_s;
 	bool same;
 	bool fsync;
+	bool each;
 };
 
 /* What one writer leaves for the parent; written by the writer only. */
@@ -79,6 +80,8 @@ static void usage(FILE *out)
 	      "  -W, --wrap SIZE      start over at the beginning of the file after this\n"
 	      "  -s, --same           one file, each writer in its own 1G region\n"
 	      "  -f, --fsync          fsync at the end\n"
+	      "  -e, --each           each_bytes=: what each writer wrote in the measured "
+	      "time\n"
 	      "  -d, --device NAME    count sectors of /sys/block/NAME too (a loop5)\n"
 	      "prints one line of name=value; MB is 10^6 bytes, latencies are of "
 	      "write()\n",
@@ -111,12 +114,13 @@ static struct options parse_options(int argc, char **argv)
 		{"warm", required_argument, NULL, 'w'}, {"run", required_argument, NULL, 't'},
 		{"rate", required_argument, NULL, 'r'}, {"bytes", required_argument, NULL, 'B'},
 		{"wrap", required_argument, NULL, 'W'}, {"same", no_argument, NULL, 's'},
-		{"fsync", no_argument, NULL, 'f'}, {"device", required_argument, NULL, 'd'},
-		{"help", no_argument, NULL, 'h'}, {0}};
+		{"fsync", no_argument, NULL, 'f'}, {"each", no_argument, NULL, 'e'},
+		{"device", required_argument, NULL, 'd'}, {"help", no_argument, NULL, 'h'},
+		{0}};
 	struct options o = {.writers = 1, .request_bytes = 4096, .warm_s = 4, .run_s = 16};
 	int c;
 
-	while ((c = getopt_long(argc, argv, "n:b:w:t:r:B:W:sfd:h", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "n:b:w:t:r:B:W:sfed:h", longs, NULL)) != -1) {
 		switch (c) {
 		case 'n':
 			o.writers = size_arg(optarg);
@@ -144,6 +148,9 @@ static struct options parse_options(int argc, char **argv)
 			break;
 		case 'f':
 			o.fsync = true;
+			break;
+		case 'e':
+			o.each = true;
 			break;
 		case 'd':
 			o.device = optarg;
@@ -305,7 +312,15 @@ static struct sums sum_up(const struct options *o, const struct board *board)
 	return s;
 }
 
-static void print_line(const struct options *o, const struct sums *s, double device_MBs)
+static void print_each(const struct options *o, const struct board *board)
+{
+	for (uint64_t i = 0; i < o->writers; i++)
+		printf("%s%" PRIu64, i ? "," : "each_bytes=", board->results[i].window_bytes);
+	printf(" ");
+}
+
+static void print_line(const struct options *o, const struct board *board, const struct sums *s,
+	double device_MBs)
 {
 	double seconds = o->bytes > 0 ? s->wrote_s : o->run_s;
 	double jain = s->rate_squared > 0
@@ -321,10 +336,12 @@ static void print_line(const struct options *o, const struct sums *s, double dev
 		latency_quantile_ms(&s->latency, 0.5), latency_quantile_ms(&s->latency, 0.99),
 		latency_quantile_ms(&s->latency, 0.999), s->latency.max_s * 1e3);
 	if (o->fsync)
-		printf("fsync_s=%.2f durable_s=%.2f durable_MBs=%.2f ", s->fsync_s,
-			s->durable_s, s->bytes / s->durable_s / 1e6);
+		printf("fsync_s=%.2f durable_s=%.2f bytes=%.0f durable_MBs=%.2f ", s->fsync_s,
+			s->durable_s, s->bytes, s->bytes / s->durable_s / 1e6);
 	if (o->device)
 		printf("device_MBs=%.2f ", device_MBs);
+	if (o->each)
+		print_each(o, board);
 	printf("failed=%u error=%d\n", s->failed, s->error);
 }
 
@@ -370,6 +387,6 @@ int main(int argc, char **argv)
 	if (o.bytes > 0)
 		sectors = sectors_written(o.device) - sectors;
 	double window_s = o.bytes > 0 ? s.durable_s : o.run_s;
-	print_line(&o, &s, (double)sectors * 512 / window_s / 1e6);
+	print_line(&o, board, &s, (double)sectors * 512 / window_s / 1e6);
 	return s.failed > 0;
 }

@@ -24,8 +24,9 @@ class Failed(Exception):
     """A measurement could not be made; says why."""
 
 
-def enter():
-    """Returns only inside the namespaces, in an empty directory."""
+def enter(pass_fds=()):
+    """Returns only inside the namespaces, in an empty directory. pass_fds stay open there."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if os.environ.get(INSIDE):
         work = os.environ[INSIDE]
         for place in (work, "/var/lib/pacefs"):
@@ -38,12 +39,13 @@ def enter():
     if os.geteuid() != 0:
         sys.exit(f"{os.path.basename(sys.argv[0])}: run me as root: I mount file systems")
     work = subprocess.check_output(["mktemp", "-d", "-t", "pacefs-lab.XXXXXX"], text=True).strip()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
+        # setpriv: nothing outlives a kill -9 of this process either.
         sys.exit(subprocess.call(
-            ["unshare", "-mp", "--propagation", "private", "--fork", "--kill-child",
-             "--mount-proc", sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]],
-            env={**os.environ, INSIDE: work}))
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "-mp", "--propagation", "private",
+             "--fork", "--kill-child", "--mount-proc", sys.executable,
+             os.path.abspath(sys.argv[0]), *sys.argv[1:]],
+            env={**os.environ, INSIDE: work}, pass_fds=pass_fds))
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
@@ -71,10 +73,13 @@ def wait_until(condition, seconds, what):
 # ---- disks ----
 
 class Disk:
-    """An emulated slow disk (slowdisk.sh); with a file system it is mounted at self.path."""
+    """An emulated slow disk (slowdisk.sh); with a file system it is mounted at self.path.
 
-    def __init__(self, name, size, rate, fs=None, log=None):
+    seek: seekmin, seekmax and rot in ms, where the head has a way to go."""
+
+    def __init__(self, name, size, rate, fs=None, log=None, **seek):
         self.name, self.rate, self.fs = name, rate, fs
+        self.knobs = {"rate": rate, **seek}
         self.path = os.path.abspath(name)
         self.dir = os.path.abspath(f"disks/{name}")
         self.log = os.path.abspath(log) if log else None
@@ -92,7 +97,7 @@ class Disk:
             self.device = f.read().strip()
         if fs:
             self.mkfs()
-            self.set(rate=rate)
+            self.slow()
 
     def mkfs(self):
         options = {"ext4": ["-qF", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]}
@@ -111,13 +116,31 @@ class Disk:
         with open(f"{self.dir}/ctl", "a", encoding="ascii") as f:
             f.writelines(f"{k}={v}\n" for k, v in knobs.items())
 
+    def fast(self):
+        self.set(**dict.fromkeys(self.knobs, 0))
+
+    def slow(self):
+        self.set(**self.knobs)
+
     def empty(self):
         """All files go, at full speed."""
-        self.set(rate=0)
+        self.fast()
         run("find", self.path, "-mindepth", "1", "-maxdepth", "1", "!", "-name", "lost+found",
             "-delete")
         run("sync", "-f", self.path)
-        self.set(rate=self.rate)
+        self.slow()
+
+    def touch(self):
+        """Writes all of it once (before mkfs): memory used for the first time is slow."""
+        self.fast()
+        size = run("blockdev", "--getsize64", self.device).strip()
+        run("fio", "--name=touch", f"--filename={self.device}", "--rw=write", "--direct=1",
+            "--bs=1M", "--ioengine=io_uring", "--iodepth=8", f"--size={size}")
+        self.slow()
+
+    def sectors_written(self):
+        with open(f"/sys/block/{os.path.basename(self.device)}/stat", encoding="ascii") as f:
+            return int(f.read().split()[6])
 
     def measured_rate(self, seconds=3):
         """Bytes/s of sequential direct writes, several at once. Overwrites the disk."""
@@ -239,9 +262,15 @@ class Sampler(threading.Thread):
 
 # ---- writers and probes ----
 
+def value_of(key, text):
+    if key == "op":
+        return text
+    return [int(n) for n in text.split(",")] if key == "each_bytes" else float(text)
+
+
 def key_values(line):
     pairs = (word.split("=", 1) for word in line.split() if "=" in word)
-    return {k: float(v) if k != "op" else v for k, v in pairs}
+    return {k: value_of(k, v) for k, v in pairs}
 
 
 def pinned(command, cpus):
