@@ -83,9 +83,6 @@ struct check {
 /* The figure of a bar in a case. Of several the worst is kept; one that is no number fails. */
 void found(struct check *c, unsigned bar, double figure, const char *where, ...)
 	__attribute__((format(printf, 4, 5)));
-/* How far inside of the bound the figure is; below 0: it fails. */
-double bound_margin(const struct bound *b, double figure);
-bool bound_is_there(const struct bound *b);
 
 /* ---- cases ---- */
 

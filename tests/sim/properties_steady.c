@@ -63,6 +63,10 @@ static void jain(struct check *c)
 	case_writers(&config, SIM_GREEDY, 10, 4 * KIB);
 	case_writers(&config, SIM_GREEDY, 10, 1024 * KIB);
 	found(c, 2, case_run(c, &config)->result.jain, "N=20");
+
+	config = case_new(c, 100 * MIB, 400 * MIB);
+	case_writers(&config, SIM_GREEDY, 1000, 4 * KIB);
+	found(c, 1, case_run(c, &config)->result.jain, "N=1000 4K");
 }
 
 /* ---- 5, 6: position ---- */
@@ -271,7 +275,10 @@ const struct row rows_steady[] = {
 		.what = "and stay there: dirty pages and pos_ratio of a constant device, N <= "
 			"100",
 		.run = oscillation,
-		.bars = {{"peak to peak, in (limit - setpoint)", AT_MOST(2, 0.15)},
+		.bars = {{"peak to peak, in (limit - setpoint)", AT_MOST(0.5, 0.15),
+				 "<= 1 s of writing (2) of linux",
+				 "that is all of the way from freerun to the limit: it could "
+				 "not fail"},
 			{"pos_ratio, +- %", AT_MOST(12.5, 12.5)}},
 	},
 	{
@@ -288,7 +295,7 @@ const struct row rows_steady[] = {
 		.what = "no pause above 200 ms, nor above an eighth of the time the pages take",
 		.run = pauses,
 		.bars = {{"longest at T = 400M, ms", AT_MOST(200, 200)},
-			{"longest at T = 8M and 50 MiB/s, ms", AT_MOST(21, 21)}},
+			{"longest at T = 8M and 50 MiB/s, ms", AT_MOST(22, 22)}},
 	},
 	{
 		.name = "p09-median-pause",
