@@ -222,8 +222,8 @@ static bool admit(struct pacer *p, struct held *h, uint64_t now_us)
 
 /* ---- verdict ---- */
 
-static void count_pause(
-	struct pacer *p, struct writer *w, const struct throttle_verdict *v, uint64_t now_us)
+static void count_pause(struct pacer *p, struct pacer_device *pd, struct writer *w,
+	const struct throttle_verdict *v, uint64_t now_us)
 {
 	struct pacer_counters *c = &p->counters;
 	unsigned slot = 0;
@@ -237,7 +237,7 @@ static void count_pause(
 		c->max_pause_us = v->pause_us;
 	w->pauses++;
 	w->pause_us += v->pause_us;
-	w->paused_us = now_us;
+	writers_throttle(&pd->writers, w, now_us);
 }
 
 /* From now on a signal to the thread is noticed. */
@@ -279,7 +279,7 @@ static void heed(struct pacer *p, struct held *h, const struct throttle_sample *
 	pd->verdict = *v;
 	h->again = v->again;
 	if (v->pause_us)
-		count_pause(p, h->writer, v, s->now_us);
+		count_pause(p, pd, h->writer, v, s->now_us);
 	h->deadline_us = s->now_us + spread(p, pd, v->pause_us);
 }
 
@@ -296,6 +296,7 @@ static uint64_t judge(struct pacer *p, struct held *h, uint64_t now_us)
 	p->counters.freerun += v.kind == THROTTLE_FREERUN;
 	p->counters.exempt += v.kind == THROTTLE_EXEMPT;
 	p->counters.blocked += v.kind == THROTTLE_BLOCKED;
+	writers_dirtied(&pd->writers, h->writer, (double)h->new_pages, now_us);
 	heed(p, h, &s, &v);
 	h->writer->bytes += h->done;
 	return v.pause_us;
@@ -377,8 +378,8 @@ static void enqueue(struct pacer *p, struct held *h, uint64_t now_us)
 	struct pacer_device *pd = h->pd;
 
 	h->queued_us = now_us;
-	h->writer->paused_us = now_us;
 	h->small = is_small(h);
+	writers_throttle(&pd->writers, h->writer, now_us);
 	DL_APPEND(*queue_of(h), h);
 	if (pd->nr_queued++ == 0)
 		pd->look_us = now_us + PACER_LOOK_US;
@@ -439,6 +440,8 @@ static bool serve(
 	}
 	if (h->done == before)
 		return false;
+	/* No verdict yet, and the flusher may have gone to sleep with nothing dirty. */
+	p->ops->kick(pd->dev);
 	DL_DELETE(*queue_of(h), h);
 	DL_APPEND(*queue_of(h), h);
 	return true;
@@ -447,8 +450,13 @@ static bool serve(
 /* Completions made room: one slice for each device and writer in turn, until nothing fits. */
 static void admit_queued(struct pacer *p, uint64_t now_us, struct held **ready)
 {
+	struct pacer_device *pd;
 	unsigned stuck = 0;
 
+	/* While all wait at the gate no verdict hears of what was completed. */
+	DL_FOREACH (p->devices, pd)
+		if (pd->nr_queued)
+			observe(p, pd, now_us);
 	while (p->nr_queued && stuck < p->nr_devices) {
 		p->turn = p->turn && p->turn->next ? p->turn->next : p->devices;
 		stuck = serve(p, p->turn, now_us, ready) ? 0 : stuck + 1;

@@ -1,5 +1,6 @@
 #include "fuse/writer.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { RECENT_US = 1000000 }; /* a writer counts as active or throttled for so long */
@@ -21,16 +22,51 @@ struct writer *writers_get(struct writers *ws, const struct writer_key *key, uin
 	return w;
 }
 
+static bool is_throttled(const struct writer *w, uint64_t now_us)
+{
+	return w->held || (w->paused_us && now_us - w->paused_us < RECENT_US);
+}
+
+static double rate_at(const struct fading_rate *r, uint64_t now_us)
+{
+	if (r->rate == 0)
+		return 0;
+	return r->rate * exp(-(double)(now_us - r->stamp_us) / RECENT_US);
+}
+
+/* rate may be negative. */
+static void rate_add(struct fading_rate *r, double rate, uint64_t now_us)
+{
+	r->rate = fmax(rate_at(r, now_us) + rate, 0);
+	r->stamp_us = now_us;
+}
+
+void writers_dirtied(struct writers *ws, struct writer *w, double pages, uint64_t now_us)
+{
+	double rate = pages * 1e6 / RECENT_US;
+
+	if (w->paused_us && now_us - w->paused_us < RECENT_US)
+		return;
+	rate_add(&w->free, rate, now_us);
+	rate_add(&ws->free, rate, now_us);
+}
+
+void writers_throttle(struct writers *ws, struct writer *w, uint64_t now_us)
+{
+	w->paused_us = now_us;
+	if (w->free.rate == 0)
+		return;
+	rate_add(&ws->free, -rate_at(&w->free, now_us), now_us);
+	w->free.rate = 0;
+}
+
 struct writers_summary writers_sum_up(const struct writers *ws, uint64_t now_us)
 {
-	struct writers_summary sum = {0};
+	struct writers_summary sum = {.unthrottled_rate = rate_at(&ws->free, now_us)};
 
 	for (const struct writer *w = ws->table; w; w = w->hh.next) {
 		sum.nr_active += w->held || now_us - w->last_us < RECENT_US;
-		if (w->held || (w->paused_us && now_us - w->paused_us < RECENT_US))
-			sum.nr_throttled++;
-		else
-			sum.unthrottled_rate += throttle_writer_rate_now(&w->throttle, now_us);
+		sum.nr_throttled += is_throttled(w, now_us);
 	}
 	if (!sum.nr_active)
 		sum.nr_active = 1;
