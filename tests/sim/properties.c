@@ -36,6 +36,7 @@ void found(struct check *c, unsigned bar, double figure, const char *where, ...)
 		return;
 	c->found[bar].there = true;
 	c->found[bar].figure = figure;
+	c->found[bar].run = c->last;
 	va_start(args, where);
 	vsnprintf(c->found[bar].where, sizeof(c->found[bar].where), where, args);
 	va_end(args);
@@ -105,6 +106,12 @@ static void print_check(const struct check *c)
 	if (c->broken[0])
 		printf("%sbroken: %s", between, c->broken);
 	printf("\n");
+	for (unsigned i = 0; i < BARS_MAX; i++) {
+		if (!has_bar(c, i) || bar_holds(c, i) || !c->found[i].run)
+			continue;
+		printf("#\treplay: ");
+		sim_config_print(&c->found[i].run->config, stdout);
+	}
 	fflush(stdout);
 }
 

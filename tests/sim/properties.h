@@ -74,10 +74,12 @@ struct check {
 	struct {
 		bool there;
 		double figure;
-		char where[80]; /* the case it was found in */
+		char where[80];	       /* the case it was found in, */
+		const struct run *run; /* to replay */
 	} found[BARS_MAX];
 	char broken[1024]; /* a run that did not end well, or empty */
 	struct run *runs;  /* of this check */
+	const struct run *last;
 };
 
 /* The figure of a bar in a case. Of several the worst is kept; one that is no number fails. */

@@ -133,6 +133,7 @@ const struct run *case_run(struct check *c, const struct sim_config *config)
 
 	r->next = c->runs;
 	c->runs = r;
+	c->last = r;
 	return r;
 }
 
@@ -176,6 +177,7 @@ const struct run *case_steady(struct check *c, unsigned nr_writers)
 	} else if (r->result.broken) {
 		broke(c, &config, r->result.message);
 	}
+	c->last = r;
 	return r;
 }
 

@@ -102,7 +102,7 @@ static void degenerate(struct check *c)
 
 	for (unsigned fast = 0; fast < 2; fast++)
 		for (unsigned t = 0; t < 5; t++)
-			for (unsigned b = 0; b <= t; b++) {
+			for (unsigned b = 0; b < t || b == 0; b++) {
 				double speed = fast ? 1e7 * PAGE : PAGE;
 				struct sim_config config = case_new(c, speed, pages[t] * PAGE);
 				config.background_bytes = pages[b] * (uint64_t)PAGE;
@@ -323,7 +323,7 @@ const struct row rows_edge[] = {
 	},
 	{
 		.name = "p31-degenerate",
-		.what = "T and B of 0, 1, 2, 3 and 7 pages at 1 and 10^7 pages/s",
+		.what = "T of 0, 1, 2, 3 and 7 pages and all B below it at 1 and 10^7 pages/s",
 		.run = degenerate,
 		.bars = {{"written in 18 s at 1 page/s", AT_LEAST(16, 16)},
 			{"written in 0.45 s at 10^7 pages/s", AT_LEAST(500, 500)},
@@ -349,7 +349,7 @@ const struct row rows_edge[] = {
 		.run = flusher_runs,
 		.bars = {{"invariants broken", AT_MOST(0, 0)},
 			{"writes that waited", AT_LEAST(1000, 1000)},
-			{"undisturbed device: written / possible", AT_LEAST(0.3, 0.3)}},
+			{"undisturbed device: written / possible", AT_LEAST(0.95, 0.95)}},
 	},
 	{
 		.name = "p34-background-time",
