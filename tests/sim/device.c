@@ -165,8 +165,9 @@ static double served_at(struct sim_device *d, const struct sim_io *io, double st
 	struct sim_speed here = d->speed;
 	double until;
 
-	/* What no law can do anything about does not count as possible. */
-	d->lost_bytes += fixed_us * speed_at(&here, start_us, &until);
+	/* What no law can do anything about does not count as possible. A cache hides it. */
+	d->losing_bytes =
+		spec->cache_bytes > 0 ? 0 : fixed_us * speed_at(&here, start_us, &until);
 	start_us += fixed_us + seek_us(d, from);
 	d->head = from + io->nr_pages * SIM_PAGE;
 	d->nr_requests++;
@@ -208,6 +209,7 @@ struct sim_io *sim_device_served(struct sim_device *d)
 	*d->served_tail = io;
 	d->served_tail = &io->next;
 	d->nr_served++;
+	d->lost_bytes += d->losing_bytes;
 	d->in_service = false;
 	if (d->queue)
 		serve_next(d);

@@ -158,6 +158,7 @@ struct sim_device {
 	double possible_bytes;	 /* at nominal speed, up to possible_us */
 	double possible_us;
 	double lost_bytes;	  /* of them: overheads and pauses that nobody can avoid */
+	double losing_bytes;	  /* ... and of the request in service, not counted yet */
 	double idle_us, dirty_us; /* integrals: idle while R > B; D_j dt */
 	double idle_total_us;
 	struct sim_device_mark {

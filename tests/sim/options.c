@@ -491,3 +491,40 @@ int sim_config_set(
 	free(copy);
 	return ret;
 }
+
+/* The next word of a command line, quotes taken away; NULL at the end. */
+static const char *next_word(const char *line, char *word, size_t size)
+{
+	size_t length = 0;
+	bool quoted = false;
+
+	line += strspn(line, " \n");
+	if (!*line)
+		return NULL;
+	for (; *line && (quoted || !strchr(" \n", *line)); line++) {
+		if (*line == '\'')
+			quoted = !quoted;
+		else if (length + 1 < size)
+			word[length++] = *line;
+	}
+	word[length] = '\0';
+	return line;
+}
+
+int sim_config_parse(struct sim_config *c, const char *line, char *message, size_t size)
+{
+	char word[600];
+
+	sim_config_init(c);
+	line = next_word(line, word, sizeof(word));
+	while (line && (line = next_word(line, word, sizeof(word)))) {
+		char *value = split(word, '=');
+		const char *name = word + strspn(word, "-");
+		int ret = sim_config_set(c, name, value ? value : "1", message, size);
+		if (ret == -ENOENT)
+			snprintf(message, size, "there is no option --%s", name);
+		if (ret < 0)
+			return ret;
+	}
+	return 0;
+}

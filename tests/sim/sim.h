@@ -153,6 +153,8 @@ void sim_config_init(struct sim_config *c);
  * -ENOENT: there is no such option. */
 int sim_config_set(
 	struct sim_config *c, const char *name, const char *value, char *message, size_t size);
+/* A line as sim_config_print() prints it (the program's name first), over a fresh *c. */
+int sim_config_parse(struct sim_config *c, const char *line, char *message, size_t size);
 /* Everything within its range and possible together? Run nothing that fails here. */
 int sim_config_check(const struct sim_config *c, char *message, size_t size);
 /* The command line that replays it. */
@@ -212,10 +214,11 @@ struct sim_spec_result { /* all writers of a spec together */
 };
 
 struct sim_device_result {
-	double throughput;  /* written / what it could have written at its nominal speed */
-	double bytes_per_s; /* written */
-	double idle;	    /* share of the time that nothing is in service while R > B */
-	double jain;	    /* of its greedy writers that were there all the time */
+	double throughput;     /* written / what it could have written at its nominal speed */
+	double bytes_per_s;    /* written */
+	double possible_bytes; /* at its nominal speed */
+	double idle; /* share of the time with nothing in service while R > B + a request */
+	double jain; /* of its greedy writers that were there all the time */
 	double mean_dirty, max_dirty;	     /* pages; max of the whole run */
 	double mean_ratelimit, ratelimit_cv; /* pages/s, of the samples */
 	double ratelimit_error; /* mean of r / (avg_write_bandwidth / writers) - 1 */

@@ -82,7 +82,9 @@ void sim_stats_advance(struct sim *sim, uint64_t to_us)
 		if (!sim->measuring || sim->stopped)
 			continue;
 		d->dirty_us += dirty * dt;
-		if (!d->in_service && d->dev.nr_dirty > d->dev.bg_pages)
+		/* By a request at least: what the flusher and its targets were last told lags. */
+		if (!d->in_service && d->dev.nr_dirty > d->dev.bg_pages &&
+			d->dev.nr_dirty - d->dev.bg_pages > d->sizes.request_pages)
 			d->idle_us += dt;
 	}
 	double dirty = (double)dirty_of(sim);
@@ -204,12 +206,14 @@ static void sum_position(struct sim *sim)
 {
 	const struct sim_device *d = &sim->device[0];
 	const struct throttle_verdict *v = &d->last;
-	double dirty = (double)(v->capped ? wb_dirty_of(d) : dirty_of(sim));
-	double h = v->dirty_limit - v->setpoint;
+	bool strict = d->pd.settings.strict_limit;
+	double dirty = (double)(v->capped || strict ? wb_dirty_of(d) : dirty_of(sim));
+	double setpoint = strict ? v->wb_setpoint : v->setpoint;
+	double h = (strict ? v->wb_thresh : v->dirty_limit) - setpoint;
 
 	if (!(h > 0))
 		return;
-	double at = (dirty - v->setpoint) / h;
+	double at = (dirty - setpoint) / h;
 	sim->sum_position += at;
 	sim->nr_positions++;
 	sim->min_position = fmin(sim->min_position, at);
@@ -278,6 +282,7 @@ static void end_device(struct sim *sim, struct sim_device *d)
 	r->stalls = d->nr_stalls - d->mark.stalls;
 	double written = (double)r->written_pages * SIM_PAGE;
 	double possible = d->possible_bytes - d->mark.possible;
+	r->possible_bytes = possible;
 	double could = possible - (d->lost_bytes - d->mark.lost);
 	r->throughput = could > 0 ? written / could : 0;
 	r->jain = jain(sim, d->number);

@@ -1,9 +1,380 @@
-#include "tests/sim/sim.h"
+/* Random cases. What is drawn is printed as a command line and run as that line reads, so a
+ * failure replays by it. */
+#include "tests/sim/config.h"
+#include "tests/sim/model.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_CASE_S = 120 }; /* of the clock; a longer one hangs */
+
+/* ---- drawing ---- */
+
+static bool chance(struct sim_random *r, double p)
+{
+	return sim_random_uniform(r) < p;
+}
+
+static double between(struct sim_random *r, double least, double most)
+{
+	return least + (most - least) * sim_random_uniform(r);
+}
+
+/* Log-uniform, as people choose: two digits. */
+static double spread(struct sim_random *r, double least, double most)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%.1e", least * pow(most / least, sim_random_uniform(r)));
+	return fmin(fmax(strtod(text, NULL), least), most);
+}
+
+static uint64_t pages(struct sim_random *r, double least, double most)
+{
+	return (uint64_t)(spread(r, least, most) / SIM_PAGE) * SIM_PAGE;
+}
+
+static double tenths(struct sim_random *r, double least, double most)
+{
+	return round(between(r, least, most) * 10) / 10;
+}
+
+static void draw_settings(struct sim_random *r, struct device_settings *s, uint64_t limit)
+{
+	if (chance(r, 0.2))
+		s->max_bytes = (uint64_t)spread(r, 65536, fmax((double)limit, 131072));
+	if (chance(r, 0.15))
+		s->strict_limit = true;
+	if (chance(r, 0.15))
+		s->max_ratio = 1 + sim_random_next(r) % 100;
+	if (chance(r, 0.15))
+		s->min_ratio = sim_random_next(r) % (s->max_ratio < 30 ? s->max_ratio + 1 : 31);
+	if (chance(r, 0.25))
+		s->dirty_centisecs = 10 + sim_random_next(r) % 1000;
+	if (chance(r, 0.25))
+		s->dirty_background_centisecs = 10 + sim_random_next(r) % 500;
+}
+
+static void draw_device(struct sim_random *r, struct sim_device_spec *d, uint64_t limit)
+{
+	*d = sim_device_default;
+	d->bytes_per_s = spread(r, 200e3, 300e6);
+	d->overhead_us = chance(r, 0.5) ? 50 : floor(spread(r, 1, 20000));
+	if (chance(r, 0.2)) {
+		d->steps[0].at_s = tenths(r, 0.1, 6);
+		d->steps[0].bytes_per_s = spread(r, 200e3, 300e6);
+		d->nr_steps = 1;
+	}
+	if (chance(r, 0.2)) {
+		d->noise = tenths(r, 0.1, 1);
+		d->noise_ms = floor(spread(r, 1, 1000));
+		d->noise_rho = chance(r, 0.5) ? 0 : tenths(r, 0, 0.9);
+	}
+	if (chance(r, 0.2))
+		d->burst = 2 + (unsigned)(sim_random_next(r) % 63);
+	if (chance(r, 0.2)) {
+		d->stall_at_s = tenths(r, 0, 6);
+		d->stall_s = tenths(r, 0.1, 4);
+		d->stall_every_s = chance(r, 0.3) ? 2 * d->stall_s : 0;
+	}
+	if (chance(r, 0.15)) {
+		d->cache_bytes = (double)pages(r, 65536, 64e6);
+		d->cache_bytes_per_s = 2e9;
+	}
+	if (chance(r, 0.2)) {
+		d->seek_max_ms = floor(between(r, 1, 20));
+		d->rotation_ms = floor(between(r, 0, 8));
+	}
+	if (chance(r, 0.1)) {
+		d->zone_bytes = spread(r, 1048576, 256e6);
+		d->zone_pause_s = tenths(r, 0.1, 3);
+	}
+	if (chance(r, 0.3))
+		d->prior_bytes_per_s = spread(r, 1e5, 1e9);
+	draw_settings(r, &d->settings, limit);
+}
+
+static void draw_writer(struct sim_random *r, struct sim_writer_spec *w, unsigned nr_devices)
+{
+	*w = sim_writer_default;
+	w->kind = chance(r, 0.5) ? SIM_GREEDY : (enum sim_writer_kind)(sim_random_next(r) % 5);
+	w->count = chance(r, 0.1) ? (unsigned)spread(r, 1, 1000) : (unsigned)spread(r, 1, 60);
+	w->request_bytes = SIM_PAGE * (chance(r, 0.5) ? 1 : pages(r, 4096, 1048576) / SIM_PAGE);
+	w->device = (unsigned)(sim_random_next(r) % nr_devices);
+	w->bytes_per_s = spread(r, 10e3, 50e6);
+	w->on_s = tenths(r, 0.1, 2);
+	w->off_s = tenths(r, 0.1, 2);
+	w->shared = chance(r, 0.1);
+	if (chance(r, 0.3))
+		w->from_s = tenths(r, 0, 4);
+	if (chance(r, 0.2))
+		w->to_s = w->from_s + tenths(r, 0.1, 3);
+	if (chance(r, 0.15))
+		w->fsync_s = tenths(r, 0.1, 2);
+	if (w->kind == SIM_SHORT) {
+		w->count = 1;
+		w->per_s = spread(r, 1, 1000);
+		w->total_bytes = pages(r, 4096, 1e6);
+	} else if (w->kind == SIM_HOT) {
+		w->count = w->count > 20 ? 20 : w->count;
+		w->total_bytes = w->request_bytes + pages(r, 4096, 4e6);
+	} else if (chance(r, 0.15)) {
+		w->total_bytes = pages(r, 4096, 20e6);
+	}
+}
+
+static void draw_action(struct sim_random *r, struct sim_action *a, struct sim_config *c)
+{
+	*a = (struct sim_action){.kind = (enum sim_action_kind)(sim_random_next(r) % 6)};
+	a->device = (unsigned)(sim_random_next(r) % c->nr_devices);
+	switch (a->kind) {
+	case SIM_SET_LIMIT:
+		a->value = (uint64_t)spread(r, 4096, 400e6);
+		break;
+	case SIM_SET_BACKGROUND:
+		a->value = (uint64_t)spread(r, 1, 200e6);
+		break;
+	case SIM_SET_LAW:
+		a->law = (enum throttle_law)(sim_random_next(r) % THROTTLE_NR_LAWS);
+		break;
+	case SIM_SET_DEVICE:
+		a->settings = sim_device_default.settings;
+		draw_settings(r, &a->settings, c->limit_bytes);
+		break;
+	case SIM_SYNC:
+		break;
+	case SIM_TRUNCATE:
+		a->value = (uint64_t)spread(r, 1, 10000);
+		break;
+	}
+}
+
+static void draw(struct sim_random *r, struct sim_config *c)
+{
+	sim_config_init(c);
+	c->seed = sim_random_next(r) % 1000000;
+	c->law = (enum throttle_law)(sim_random_next(r) % THROTTLE_NR_LAWS);
+	c->seconds = tenths(r, 1, 8);
+	c->warmup_s = 0;
+	c->limit_bytes = (uint64_t)spread(r, 65536, 400e6);
+	if (chance(r, 0.1)) /* a few pages */
+		c->limit_bytes = sim_random_next(r) % (8 * SIM_PAGE);
+	if (chance(r, 0.3) && c->limit_bytes > 1)
+		c->background_bytes =
+			(uint64_t)(sim_random_uniform(r) * (double)c->limit_bytes);
+	if (chance(r, 0.2))
+		c->writeback_centisecs = sim_random_next(r) % 200;
+	if (chance(r, 0.2))
+		c->expire_centisecs = 1 + sim_random_next(r) % 500;
+	c->drain = chance(r, 0.5);
+	c->nr_devices = chance(r, 0.6) ? 1 : 2 + (unsigned)(sim_random_next(r) % 3);
+	for (unsigned i = 0; i < c->nr_devices; i++)
+		draw_device(r, &c->devices[i], c->limit_bytes);
+	c->nr_writers = 1 + (unsigned)(sim_random_next(r) % 4);
+	for (unsigned i = 0; i < c->nr_writers; i++)
+		draw_writer(r, &c->writers[i], c->nr_devices);
+	c->nr_actions = chance(r, 0.5) ? 0 : 1 + (unsigned)(sim_random_next(r) % 4);
+	for (unsigned i = 0; i < c->nr_actions; i++)
+		draw_action(r, &c->actions[i], c);
+	double at_s = 0;
+	for (unsigned i = 0; i < c->nr_actions; i++)
+		c->actions[i].at_s = at_s = round(10 * at_s + between(r, 0, 25)) / 10;
+}
+
+/* ---- what holds for any case, beside the invariants ---- */
+
+/* The slowest of all devices at its slowest: who shares its budget may have to wait for it. */
+static double least_rate(const struct sim_config *c)
+{
+	double least = INFINITY;
+
+	for (unsigned i = 0; i < c->nr_devices; i++) {
+		const struct sim_device_spec *d = &c->devices[i];
+		double rate = d->bytes_per_s;
+		for (unsigned k = 0; k < d->nr_steps; k++)
+			rate = fmin(rate, d->steps[k].bytes_per_s);
+		/* Each page by itself, in the worst case. */
+		double page_s = SIM_PAGE / (rate * exp(-3 * d->noise)) + d->overhead_us / 1e6 +
+			(d->seek_max_ms + d->rotation_ms) / 1e3;
+		if (d->zone_bytes > 0)
+			page_s += d->zone_pause_s * SIM_PAGE / d->zone_bytes;
+		if (d->stall_every_s > 0)
+			page_s /= 1 - d->stall_s / d->stall_every_s;
+		least = fmin(least, SIM_PAGE / page_s);
+	}
+	return least;
+}
+
+/* What may have to drain before anybody is admitted again: a limit that somebody lowered, or that
+ * fell with the bandwidth, and a strict device's share when others turn out to be faster. */
+static double most_excess(const struct sim_config *c)
+{
+	double most = (double)c->limit_bytes;
+	bool may = false;
+
+	for (unsigned i = 0; i < c->nr_actions; i++) {
+		const struct sim_action *a = &c->actions[i];
+		may = may || a->kind == SIM_SET_LIMIT || a->kind == SIM_SET_DEVICE;
+		if (a->kind == SIM_SET_LIMIT)
+			most = fmax(most, (double)a->value);
+	}
+	for (unsigned i = 0; i < c->nr_devices; i++) {
+		const struct sim_device_spec *d = &c->devices[i];
+		may = may || (d->settings.strict_limit && c->nr_devices > 1) ||
+			d->settings.dirty_centisecs;
+	}
+	return may ? most : 0;
+}
+
+/* How long a writer may stand: what all of them ask for at once, twenty times over. The first
+ * seconds of many writers are the worst: who has had something is small then and goes first. */
+static double longest_stand_s(const struct sim_config *c)
+{
+	double bytes = 0, stall = 0;
+
+	/* Smaller limits cannot be set (settings.c); two classes of a few pages are not fair. */
+	if (c->limit_bytes < 65536)
+		return INFINITY;
+	for (unsigned i = 0; i < c->nr_writers; i++) {
+		const struct sim_writer_spec *w = &c->writers[i];
+		bytes += (double)w->request_bytes * w->count;
+		if (w->kind == SIM_SHORT)
+			bytes += w->per_s * (double)w->total_bytes * c->seconds;
+	}
+	for (unsigned i = 0; i < c->nr_devices; i++)
+		stall += c->devices[i].stall_s + c->devices[i].zone_pause_s;
+	return 8 + stall + (most_excess(c) + 20 * bytes) / least_rate(c);
+}
+
+static void judge_writers(const struct sim_config *c, struct sim_result *r)
+{
+	double longest_s = longest_stand_s(c);
+
+	for (unsigned i = 0; i < r->nr_writers; i++) {
+		const struct sim_writer_result *w = &r->writers[i];
+		double stood_s = (double)w->stand_max_us / 1e6;
+		if (stood_s <= longest_s)
+			continue;
+		snprintf(r->message, sizeof(r->message),
+			"writer %u of spec %u stood for %.1f s, not %.1f at most", i, w->spec,
+			stood_s, longest_s);
+		return;
+	}
+}
+
+static void judge_device(const struct sim_config *c, struct sim_result *r, unsigned i)
+{
+	const struct sim_device_result *d = &r->device[i];
+	double written = (double)d->written_pages * SIM_PAGE;
+
+	/* What its cache took in, and a little for the ends. */
+	if (written > 1.001 * d->possible_bytes + c->devices[i].cache_bytes + 1048576)
+		snprintf(r->message, sizeof(r->message),
+			"device %u wrote %.0f bytes, it can %.0f", i, written,
+			d->possible_bytes);
+	if (d->idle > 0.1 && r->seconds > 2)
+		snprintf(r->message, sizeof(r->message),
+			"device %u was idle for %.0f %% of the time while much was dirty", i,
+			100 * d->idle);
+}
+
+static void judge(const struct sim_config *c, struct sim_result *r)
+{
+	judge_writers(c, r);
+	for (unsigned i = 0; i < r->nr_devices; i++)
+		judge_device(c, r, i);
+	if (r->over_limit_pages)
+		snprintf(r->message, sizeof(r->message),
+			"the pacer says it admitted %" PRIu64 " pages over the limit",
+			r->over_limit_pages);
+}
+
+/* ---- running ---- */
+
+static char line[8192]; /* of the case under way, for the handler too */
+
+static void on_signal(int number)
+{
+	static const char before[] = "a crash, or it hangs\nreplay: ";
+
+	if (write(STDERR_FILENO, before, sizeof(before) - 1) < 0 ||
+		write(STDERR_FILENO, line, strlen(line)) < 0)
+		_exit(3);
+	signal(number, SIG_DFL);
+	raise(number);
+}
+
+static bool print_line(const struct sim_config *c)
+{
+	FILE *f = fmemopen(line, sizeof(line), "w");
+
+	if (!f)
+		return false;
+	sim_config_print(c, f);
+	return fclose(f) == 0;
+}
+
+/* True if all went well. */
+static bool run_case(struct sim_random *random, struct sim_config *c, struct sim_result *r)
+{
+	char message[400];
+
+	draw(random, c);
+	if (!print_line(c) || sim_config_parse(c, line, message, sizeof(message)) < 0 ||
+		sim_config_check(c, message, sizeof(message)) < 0) {
+		fprintf(stderr, "cannot be read back: %s\n%s", message, line);
+		return false;
+	}
+	alarm(MOST_CASE_S);
+	int ret = sim_run(c, r);
+	alarm(0);
+	if (ret == 0)
+		judge(c, r);
+	else if (!r->broken)
+		snprintf(r->message, sizeof(r->message), "no memory");
+	bool failed = r->message[0] != '\0';
+	if (failed)
+		fprintf(stderr, "%s\nreplay: %s", r->message, line);
+	sim_result_free(r);
+	return !failed;
+}
+
+static double clock_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
 
 int sim_swarm(double seconds, uint64_t seed)
 {
-	return 0;
-}
-void sim_config_help(FILE *out)
-{
+	static const int signals[] = {SIGABRT, SIGSEGV, SIGFPE, SIGBUS, SIGALRM};
+	struct sim_random random = sim_random_make(seed, 7);
+	struct sim_config *c = malloc(sizeof(*c));
+	struct sim_result *r = malloc(sizeof(*r));
+	double end = clock_s() + seconds;
+	uint64_t hash = 0;
+	int cases = 0, failed = 0;
+
+	for (size_t i = 0; i < SIM_NR(signals); i++)
+		signal(signals[i], on_signal);
+	printf("swarm seed=%" PRIu64 "\n", seed);
+	fflush(stdout);
+	while (c && r && clock_s() < end) {
+		failed += !run_case(&random, c, r);
+		hash = hash * 31 + r->hash;
+		cases++;
+	}
+	printf("%d cases, %d failed, hash=%016" PRIx64 "\n", cases, failed, hash);
+	if (!c || !r)
+		failed++;
+	free(c);
+	free(r);
+	return failed;
 }
