@@ -79,15 +79,21 @@ static void observe(struct pacer *p, struct pacer_device *pd, uint64_t now_us)
 		(double)pd->settings.max_ratio / 100, now_us);
 }
 
-/* Limits rise at once; the smoothed ones are updated at the next tick. */
+/* Limits rise at once; the smoothed ones are updated at the next tick. A page is always let
+ * in. */
 double pacer_domain_limit(const struct pacer *p)
 {
-	return fmax(p->throttle.dirty_limit, p->thresh);
+	return fmax(fmax(p->throttle.dirty_limit, p->thresh), 1);
+}
+
+static double device_cap(const struct pacer_device *pd)
+{
+	return fmax(fmax(pd->throttle.cap_limit, pd->cap_pages), 1);
 }
 
 double pacer_limit(const struct pacer *p, const struct pacer_device *pd)
 {
-	return fmin(pacer_domain_limit(p), fmax(pd->throttle.cap_limit, pd->cap_pages));
+	return fmin(pacer_domain_limit(p), device_cap(pd));
 }
 
 struct throttle_thresholds pacer_device_thresholds(
@@ -194,7 +200,7 @@ static void count_dirty(struct pacer *p, const struct pacer_device *pd, bool for
 	double wb_dirty = (double)(pd->dev->nr_dirty + pd->dev->nr_writeback);
 	double over = (double)dirty - pacer_domain_limit(p);
 
-	over = fmax(over, wb_dirty - fmax(pd->throttle.cap_limit, pd->cap_pages));
+	over = fmax(over, wb_dirty - device_cap(pd));
 	if (dirty > c->max_dirty_pages)
 		c->max_dirty_pages = dirty;
 	if (!forced && over > (double)c->over_limit_pages)
