@@ -113,9 +113,10 @@ static void halved(struct check *c)
 	found(c, 5, r->result.throughput, "N=10");
 }
 
+/* Of the limit in force from what was set. */
 static double limit_error(const struct run *r, const struct sim_sample *s)
 {
-	return s->limit / s->thresh - 1;
+	return s->limit * PAGE / (double)r->config.actions[0].value - 1;
 }
 
 static void doubled(struct check *c)
