@@ -207,6 +207,13 @@ static void stop_event(struct sim *sim)
 	}
 }
 
+static void end_early(struct sim *sim)
+{
+	if (!sim->stopped)
+		sim_stats_end(sim);
+	sim->over = true;
+}
+
 static void check_drained(struct sim *sim)
 {
 	if (sim->stopped && sim->now_us > sim->stopped_us + MOST_DRAIN_US)
@@ -299,6 +306,8 @@ static void loop(struct sim *sim)
 		sim_check(sim);
 		if (++r->events % RECOUNT_EVERY == 0)
 			sim_recount(sim);
+		if (r->events == sim->config->max_events)
+			end_early(sim);
 		check_drained(sim);
 	}
 	sim_recount(sim);

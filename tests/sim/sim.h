@@ -136,6 +136,7 @@ struct sim_config {
 	struct sim_action actions[SIM_ACTIONS]; /* by at_s */
 	bool devices_are_default;		/* none was given yet */
 	bool drain; /* at the end writers stop, and the run goes on until all is written */
+	uint64_t max_events; /* for a caller in a hurry: the end of the run; 0: none */
 
 	FILE *csv;	/* trajectory, or NULL */
 	FILE *messages; /* of a broken invariant, or NULL */
