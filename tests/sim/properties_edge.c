@@ -329,7 +329,7 @@ const struct row rows_edge[] = {
 	},
 	{
 		.name = "p30-noise",
-		.what = "log-normal speed, sigma 0.3, 100 ms, correlation 0.8; three seeds",
+		.what = "log-normal speed, sigma 0.3, 100 ms, correlation 0.8; six seeds",
 		.run = noise,
 		.bars = {{"written / possible", AT_LEAST(0.97, 0.97)},
 			{"base rate: deviation / mean", AT_MOST(0.05, 0.10)}},
