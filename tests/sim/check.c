@@ -307,6 +307,15 @@ static void recount_writers(struct sim *sim, unsigned nr_queued)
 			alive, writing, sim->nr_alive, nr_queued, sim->pacer.nr_heap);
 }
 
+static void recount_timers(struct sim *sim)
+{
+	struct sim_timer *const *heap = sim->events.heap;
+
+	for (size_t i = 0; i < sim->events.nr; i++)
+		if (heap[i]->slot != i + 1 || heap[i]->at_us < heap[i ? (i - 1) / 2 : 0]->at_us)
+			sim_broken(sim, "the heap of timers is out of order at %zu", i);
+}
+
 void sim_recount(struct sim *sim)
 {
 	unsigned nr_queued = 0;
@@ -321,7 +330,5 @@ void sim_recount(struct sim *sim)
 			sim->pacer.nr_queued);
 	recount_held(sim);
 	recount_writers(sim, nr_queued);
-	for (size_t i = 0; i < sim->events.nr; i++)
-		if (sim->events.heap[i]->slot != i + 1)
-			sim_broken(sim, "the heap of timers is out of order at %zu", i);
+	recount_timers(sim);
 }

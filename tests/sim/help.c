@@ -1,5 +1,6 @@
 #include "tests/sim/sim.h"
 
+/* clang-format off: lines as they are shown */
 static const char text[] =
 	"pacefs-sim - pacefs in simulated time: the real laws, pacer and flush planner, with\n"
 	"simulated writers and devices, every invariant checked after every event.\n"
@@ -71,7 +72,8 @@ static const char text[] =
 	"- 1;\n"
 	"short_pauses: share below 4 ms; wait: write() from request to reply; queue_wait: part "
 	"of\n"
-	"it before admission; idle: share of the time with nothing in service while R > B.\n"
+	"it before admission; idle: share of the time with nothing in service while R > B and\n"
+	"writers of the device are held.\n"
 	"\n"
 	"  pacefs-sim --writers 100 --request 4K --limit 8M --device 50M\n"
 	"  pacefs-sim --law linux --writers 10 --device 50M,seek=1..15ms,rot=4ms --csv "
@@ -82,6 +84,7 @@ static const char text[] =
 	"             --writer 10xgreedy,128K,dev=0 --writer 10xgreedy,128K,dev=1\n"
 	"  pacefs-sim --writer 1000xgreedy,4K,from=30s,to=60s --writers 1 --seconds 90s\n"
 	"  pacefs-sim --writers 2 --at '30s limit=50M' --at '40s law=linux' --at '50s sync'\n";
+/* clang-format on */
 
 void sim_config_help(FILE *out)
 {

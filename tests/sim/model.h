@@ -152,14 +152,14 @@ struct sim_device {
 
 	/* stats.c */
 	uint64_t nr_requests, nr_seeks, nr_stalls;
-	uint64_t nr_writers;
-	uint64_t taken, dropped; /* pages: our own books */
-	uint64_t sync_left;	 /* pages the sync waits for */
-	double possible_bytes;	 /* at nominal speed, up to possible_us */
+	uint64_t nr_writers, nr_writing; /* there; with a request under way */
+	uint64_t taken, dropped;	 /* pages: our own books */
+	uint64_t sync_left;		 /* pages the sync waits for */
+	double possible_bytes;		 /* at nominal speed, up to possible_us */
 	double possible_us;
 	double lost_bytes;	  /* of them: overheads and pauses that nobody can avoid */
 	double losing_bytes;	  /* ... and of the request in service, not counted yet */
-	double idle_us, dirty_us; /* integrals: idle while R > B; D_j dt */
+	double idle_us, dirty_us; /* integrals: idle while R > B and held; D_j dt */
 	double idle_total_us;
 	struct sim_device_mark {
 		uint64_t requests, seeks, written, stalls;

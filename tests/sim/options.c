@@ -63,7 +63,8 @@ static int number(struct complaint *c, const char *name, const char *text, enum 
 	double value;
 
 	if (!parse_number(text, unit, &value))
-		return complain(c, "%s: '%s' is no number%s", name, text, unit_names[unit]);
+		return complain(c, "%s: '%s' is not a number%s%s", name, text,
+			unit == UNIT_NONE ? "" : " of", unit_names[unit]);
 	if (value < least || value > most)
 		return complain(c, "%s: %s is not within %.10g..%.10g%s", name, text, least,
 			most, unit_names[unit]);
@@ -451,7 +452,7 @@ static int set_seed(struct complaint *c, struct sim_config *config, const char *
 	errno = 0;
 	uint64_t seed = strtoull(text, &end, 0);
 	if (errno || *end || end == text || *text == '-' || *text == '+' || *text == ' ')
-		return complain(c, "seed: '%s' is not within 0..2^64-1", text);
+		return complain(c, "'%s' is not within 0..2^64-1", text);
 	config->seed = seed;
 	return 0;
 }

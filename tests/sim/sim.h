@@ -218,9 +218,10 @@ struct sim_device_result {
 	double throughput;     /* written / what it could have written at its nominal speed */
 	double bytes_per_s;    /* written */
 	double possible_bytes; /* at its nominal speed */
-	double idle; /* share of the time with nothing in service while R > B + a request */
-	double jain; /* of its greedy writers that were there all the time */
-	double mean_dirty, max_dirty;	     /* pages; max of the whole run */
+	/* Share of the time with nothing in service while R > B and its writers are held. */
+	double idle;
+	double jain;		      /* of its greedy writers that were there all the time */
+	double mean_dirty, max_dirty; /* pages; max of the whole run */
 	double mean_ratelimit, ratelimit_cv; /* pages/s, of the samples */
 	double ratelimit_error; /* mean of r / (avg_write_bandwidth / writers) - 1 */
 	double avg_error;	/* mean avg_write_bandwidth / (written per s) - 1 */

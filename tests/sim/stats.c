@@ -68,6 +68,14 @@ static uint64_t wb_dirty_of(const struct sim_device *d)
 	return d->dev.nr_dirty + d->dev.nr_writeback;
 }
 
+/* Should the flusher be at work? As the law says now, not as the flusher was last told. */
+static bool is_over_background(const struct sim *sim, const struct sim_device *d)
+{
+	struct throttle_sample s = pacer_sample(&sim->pacer, &d->pd, sim->now_us);
+
+	return throttle_over_background(&sim->pacer.throttle, &d->pd.throttle, &s);
+}
+
 void sim_stats_advance(struct sim *sim, uint64_t to_us)
 {
 	double dt = (double)(to_us - sim->advanced_us);
@@ -82,9 +90,8 @@ void sim_stats_advance(struct sim *sim, uint64_t to_us)
 		if (!sim->measuring || sim->stopped)
 			continue;
 		d->dirty_us += dirty * dt;
-		/* By a request at least: what the flusher and its targets were last told lags. */
-		if (!d->in_service && d->dev.nr_dirty > d->dev.bg_pages &&
-			d->dev.nr_dirty - d->dev.bg_pages > d->sizes.request_pages)
+		if (!d->in_service && d->dev.nr_dirty && d->nr_writing &&
+			is_over_background(sim, d))
 			d->idle_us += dt;
 	}
 	double dirty = (double)dirty_of(sim);

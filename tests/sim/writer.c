@@ -239,6 +239,7 @@ static void request(struct sim_writer *w)
 		return;
 	}
 	w->writing = true;
+	w->device->nr_writing++;
 	if (w->spec->kind != SIM_GREEDY)
 		w->since_us = sim->now_us;
 	pacer_submit(&sim->pacer, &w->held, sim->now_us, &ready);
@@ -279,6 +280,7 @@ static void answer(struct sim_writer *w)
 	const struct held *h = &w->held;
 
 	w->writing = false;
+	w->device->nr_writing--;
 	if (h->done != h->bytes || h->error)
 		sim_broken(w->sim, "a request was answered with %llu of %llu bytes",
 			(unsigned long long)h->done, (unsigned long long)h->bytes);
