@@ -95,6 +95,10 @@ class Disk:
             raise Failed("no disk")
         with open(f"{self.dir}/dev", encoding="ascii") as f:
             self.device = f.read().strip()
+        # As such a disk would say of itself.
+        rotational = f"/sys/block/{os.path.basename(self.device)}/queue/rotational"
+        with open(rotational, "w", encoding="ascii") as f:
+            f.write("1" if seek else "0")
         if fs:
             self.mkfs()
             self.slow()

@@ -57,6 +57,7 @@ _slowdisk_kill() {
 _slowdisk_queue() {
 	local sys=/sys/block/${1##*/}
 	echo none >"$sys/queue/scheduler"
+	echo 0 >"$sys/queue/rotational"
 	echo 1280 >"$sys/queue/max_sectors_kb"
 	echo 128 >"$sys/queue/read_ahead_kb"
 	echo 2000 >"$sys/queue/wbt_lat_usec"
@@ -67,7 +68,7 @@ _slowdisk_queue() {
 
 _slowdisk_loop() {
 	local dir=$1 dev fd
-	dev=$(losetup -f --show --direct-io=on "$dir/disk") || return 1
+	dev=$(losetup -f --show --direct-io=on "$dir/fuse/disk") || return 1
 	exec {fd}<"$dev" || return 1
 	setsid sleep infinity <&"$fd" {fd}<&- >/dev/null 2>&1 &
 	echo $! >"$dir/holder.pid"
@@ -78,6 +79,31 @@ _slowdisk_loop() {
 	_slowdisk_queue "$dev"
 }
 
+# nbdfuse lives in a mount namespace of its own, without any filesystem on a
+# disk. Otherwise, when everything is killed at once, it may be the last one there: as it exits it would
+# have to unmount that filesystem, and wait for writes that only it could serve, for ever. Its own
+# mount is seen outside, because DIR/fuse alone is shared.
+_slowdisk_nbdfuse() {
+	local dir=$1
+	mkdir "$dir/fuse"
+	mount -t tmpfs -o mode=755 slowdisk "$dir/fuse" && mount --make-shared "$dir/fuse" || return 1
+	: >"$dir/fuse/disk"
+	# shellcheck disable=SC2016 # for the inner shell
+	setsid unshare -m --propagation unchanged bash -c '
+		findmnt -rn -o TARGET,FSTYPE | while read -r target type; do
+			target=$(printf %b "$target")
+			[ "$target" = "$1/fuse" ] || mount --make-private "$target"
+			[[ $1/ == "${target%/}/"* ]] && continue
+			case $type in ext4 | xfs | btrfs | fuse*) umount -l "$target" ;; esac
+		done 2>/dev/null
+		exec nbdfuse "$1/fuse/disk" --unix "$1/sock"' - "$dir" \
+		</dev/null >"$dir/nbdfuse.log" 2>&1 &
+	echo $! >"$dir/nbdfuse.pid"
+	disown
+	_slowdisk_wait 10 _slowdisk_there "$dir/nbdfuse.pid" mountpoint -q "$dir/fuse/disk" || return 1
+	mountpoint -q "$dir/fuse/disk"
+}
+
 _slowdisk_start() {
 	local dir=$1
 	shift
@@ -85,7 +111,6 @@ _slowdisk_start() {
 		echo "$SLOWDISK_PLUGIN is not built" >"$dir/nbdkit.log"
 		return 1
 	}
-	: >"$dir/disk"
 	: >"$dir/ctl"
 	setsid nbdkit -f -t 16 -U "$dir/sock" "$(realpath "$SLOWDISK_PLUGIN")" ctl="$dir/ctl" \
 		"$@" </dev/null >"$dir/nbdkit.log" 2>&1 &
@@ -93,11 +118,7 @@ _slowdisk_start() {
 	disown
 	_slowdisk_wait 10 _slowdisk_there "$dir/nbdkit.pid" test -S "$dir/sock" || return 1
 	[ -S "$dir/sock" ] || return 1
-	setsid nbdfuse "$dir/disk" --unix "$dir/sock" </dev/null >"$dir/nbdfuse.log" 2>&1 &
-	echo $! >"$dir/nbdfuse.pid"
-	disown
-	_slowdisk_wait 10 _slowdisk_there "$dir/nbdfuse.pid" mountpoint -q "$dir/disk" || return 1
-	mountpoint -q "$dir/disk" || return 1
+	_slowdisk_nbdfuse "$dir" || return 1
 	_slowdisk_loop "$dir"
 }
 
@@ -151,9 +172,9 @@ slowdisk_down() {
 			status=1
 		}
 	fi
-	if mountpoint -q "$dir/disk"; then
-		umount "$dir/disk" 2>/dev/null || umount -l "$dir/disk"
-	fi
+	for target in "$dir/fuse/disk" "$dir/fuse"; do
+		! mountpoint -q "$target" || umount "$target" 2>/dev/null || umount -l "$target"
+	done
 	_slowdisk_kill "$dir/nbdfuse.pid"
 	_slowdisk_kill "$dir/nbdkit.pid"
 	unset "DEV[$name]"

@@ -3,6 +3,10 @@
 # shellcheck source=../lib/mount_test.sh
 . "$PACEFS_REPO/tests/lib/mount_test.sh"
 
+rig_processes() {
+	ps -eo comm= | grep -E "^(nbdkit|nbdfuse|sleep)"
+}
+
 # direct_MBs FILE MIB: rate of a sequential direct write
 direct_MBs() {
 	local start
@@ -79,4 +83,25 @@ dd if=/dev/zero of="${DEV[f]}" bs=1M count=4 status=none &
 sleep 0.2
 check "all go at once" slowdisk_down_all
 wait
-check_eq "no process is left" "$(pgrep 'nbdkit|nbdfuse|sleep')" ""
+check_eq "no process is left" "$(rig_processes)" ""
+
+# ---- killed with a filesystem full of dirty data on the disk ----
+
+mkdir "$TEST_DIR/killed"
+# shellcheck disable=SC2016 # for the inner shell
+unshare -mp --propagation private --fork --kill-child --mount-proc bash -c '
+	. "$PACEFS_REPO/tests/lib/mount_test.sh"
+	trap - EXIT
+	SLOWDISK_DIR=$TEST_DIR/killed
+	source_up k ext4 128M 1000000
+	dd if=/dev/zero of="$TEST_DIR/k/file" bs=1M count=20 status=none
+	echo "${DEV[k]}" >"$TEST_DIR/ready"
+	sleep 60' >/dev/null 2>&1 &
+inner=$!
+_slowdisk_wait 20 test -s "$TEST_DIR/ready"
+dev=$(<"$TEST_DIR/ready")
+check "the disk is there" test -e "/sys/block/${dev##*/}/loop"
+kill -9 "$inner"
+wait "$inner" 2>/dev/null
+check "and goes with those who used it" _slowdisk_wait 10 _slowdisk_detached "$dev"
+check "and so do they all" _slowdisk_wait 10 eval '[ -z "$(rig_processes)" ]'
