@@ -179,7 +179,7 @@ static void sample_event(struct sim *sim)
 {
 	const struct sim_config *c = sim->config;
 
-	if (!sim->measuring && sim->now_us >= us_of(c->warmup_s))
+	if (!sim->measuring && !sim->stopped && sim->now_us >= us_of(c->warmup_s))
 		sim_stats_begin(sim);
 	sim_stats_sample(sim);
 	if (!sim->stopped)

@@ -203,7 +203,7 @@ struct sim_writer_result {
 	unsigned spec, device;
 	bool whole; /* it was there all the time */
 	uint64_t bytes, requests;
-	uint64_t wait_max_us;  /* of one write, from request to reply */
+	uint64_t wait_max_us;  /* of one write, from request to reply, or to the end */
 	uint64_t stand_max_us; /* longest time without a page accepted while it wanted one */
 	uint64_t pauses;
 	uint64_t fsyncs, fsync_max_us;

@@ -87,7 +87,7 @@ void sim_stats_advance(struct sim *sim, uint64_t to_us)
 		struct sim_device *d = &sim->device[i];
 		double dirty = (double)wb_dirty_of(d);
 		d->result->max_dirty = fmax(d->result->max_dirty, dirty);
-		if (!sim->measuring || sim->stopped)
+		if (!sim->measuring)
 			continue;
 		d->dirty_us += dirty * dt;
 		if (!d->in_service && d->dev.nr_dirty && d->nr_writing &&
@@ -245,10 +245,10 @@ void sim_stats_sample(struct sim *sim)
 	s.setpoint = v->setpoint > 0 ? v->setpoint : throttle_setpoint(s.freerun, s.limit);
 	for (unsigned i = 0; i < sim->nr_devices; i++) {
 		sample_device(sim, &sim->device[i], &s.device[i]);
-		if (sim->measuring && !sim->stopped)
+		if (sim->measuring)
 			sum_device(&sim->device[i], &s.device[i]);
 	}
-	if (sim->measuring && !sim->stopped)
+	if (sim->measuring)
 		sum_position(sim);
 	if (sim->config->on_sample)
 		sim->config->on_sample(&s, sim->config->arg);
@@ -306,14 +306,27 @@ static void end_device(struct sim *sim, struct sim_device *d)
 		r->avg_error = d->sum_avg / n / (r->bytes_per_s / SIM_PAGE) - 1;
 }
 
+/* Who still waits counts with the time so far. */
+static void end_wait(struct sim *sim, struct sim_writer *w)
+{
+	uint64_t stood_us = sim->now_us - w->since_us;
+	uint64_t wait_us = sim->now_us - w->held.arrived_us;
+
+	sim_histogram_add(&sim->result->spec[w->spec_number].wait, wait_us);
+	sim_histogram_add(&sim->result->wait, wait_us);
+	if (!w->result)
+		return;
+	if (stood_us > w->result->stand_max_us)
+		w->result->stand_max_us = stood_us;
+	if (wait_us > w->result->wait_max_us)
+		w->result->wait_max_us = wait_us;
+}
+
 static void end_writers(struct sim *sim)
 {
-	for (unsigned i = 0; i < sim->nr_slots; i++) {
-		struct sim_writer *w = sim->writers[i];
-		if (w->file && w->writing && w->result &&
-			sim->now_us - w->since_us > w->result->stand_max_us)
-			w->result->stand_max_us = sim->now_us - w->since_us;
-	}
+	for (unsigned i = 0; i < sim->nr_slots; i++)
+		if (sim->writers[i]->file && sim->writers[i]->writing)
+			end_wait(sim, sim->writers[i]);
 }
 
 /* When the measurement is over, before anything is drained. */
@@ -343,4 +356,5 @@ void sim_stats_end(struct sim *sim)
 		r->position_pp = sim->max_position - sim->min_position;
 	}
 	r->over_limit_pages = sim->pacer.counters.over_limit_pages;
+	sim->measuring = false;
 }

@@ -11,7 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_CASE_S = 120 }; /* of the clock; a longer one hangs */
+enum {
+	MOST_CASE_S = 120,   /* of the clock; a longer one hangs */
+	LIMIT_LEAST = 65536, /* settings.c: smaller ones cannot be set */
+};
 
 /* ---- drawing ---- */
 
@@ -237,8 +240,8 @@ static double longest_stand_s(const struct sim_config *c)
 {
 	double bytes = 0, stall = 0;
 
-	/* Smaller limits cannot be set (settings.c); two classes of a few pages are not fair. */
-	if (c->limit_bytes < 65536)
+	/* Two classes of writers are not fair on a few pages. */
+	if (c->limit_bytes < LIMIT_LEAST)
 		return INFINITY;
 	for (unsigned i = 0; i < c->nr_writers; i++) {
 		const struct sim_writer_spec *w = &c->writers[i];
@@ -277,7 +280,7 @@ static void judge_device(const struct sim_config *c, struct sim_result *r, unsig
 		snprintf(r->message, sizeof(r->message),
 			"device %u wrote %.0f bytes, it can %.0f", i, written,
 			d->possible_bytes);
-	if (d->idle > 0.1 && r->seconds > 2)
+	if (d->idle > 0.1 && r->seconds > 2 && c->limit_bytes >= LIMIT_LEAST)
 		snprintf(r->message, sizeof(r->message),
 			"device %u was idle for %.0f %% of the time while much was dirty", i,
 			100 * d->idle);
