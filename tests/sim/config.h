@@ -43,6 +43,22 @@ extern const struct field_list sim_config_fields, sim_device_fields, sim_writer_
 double field_get(const struct field *f, const void *base);
 void field_put(const struct field *f, void *base, double value);
 
+const struct field *field_find(const struct field_list *list, const char *name);
+/* The value as it is typed, checked; a switch needs none (NULL). 0 or -EINVAL. */
+int field_assign(struct complaint *c, const struct field *f, void *base, const char *text);
+
+/* ---- as it is typed (numbers.c, spec.c); 0 or -EINVAL; text is taken apart ---- */
+
+/* Within least..most, or a complaint that names value, range and unit. */
+int spec_number(struct complaint *c, const char *name, const char *text, enum unit unit,
+	double least, double most, double *ret);
+/* What follows the character at; it is cut off there. NULL: there is none. */
+char *spec_split(char *part, char at);
+int spec_parse_device(struct complaint *c, struct sim_device_spec *d, char *text);
+int spec_parse_writer(struct complaint *c, struct sim_writer_spec *w, char *text);
+int spec_parse_action(
+	struct complaint *c, struct sim_config *config, struct sim_action *a, char *text);
+
 extern const struct sim_device_spec sim_device_default;
 extern const struct sim_writer_spec sim_writer_default;
 
