@@ -431,11 +431,24 @@ static void look_at_interrupted(struct pacer *p, uint64_t now_us, struct held **
 	}
 }
 
-/* One slice for whoever is first in the device's queue. False when nothing fits. */
+/* Who is served next. A small request goes first when it has waited longer, and otherwise every
+ * other time: while many writers start, those who have had something come back as small ones, and
+ * the rest would stand behind them for as long as they do. */
+static struct held *first_of(struct pacer_device *pd)
+{
+	struct held *small = pd->small_queue, *other = pd->queue;
+
+	if (!small || !other)
+		return small ? small : other;
+	pd->small_turn = !pd->small_turn;
+	return pd->small_turn || small->queued_us < other->queued_us ? small : other;
+}
+
+/* One slice for whoever is first in the device's queues. False when nothing fits. */
 static bool serve(
 	struct pacer *p, struct pacer_device *pd, uint64_t now_us, struct held **ready)
 {
-	struct held *h = pd->small_queue ? pd->small_queue : pd->queue;
+	struct held *h = first_of(pd);
 
 	if (!h)
 		return false;

@@ -103,6 +103,7 @@ struct pacer_device {
 	double exit_debt;	  /* pages dirtied by writers that ended before they paid */
 	struct held *queue;	  /* waiting for admission, fair order */
 	struct held *small_queue; /* ... small requests of writers far below their share */
+	bool small_turn;	  /* which of the two was served last */
 	unsigned nr_queued;
 	uint64_t look_us;		 /* next look at interrupted ones in the queues */
 	uint64_t seen_written;		 /* of dev, as the law last heard of it */
