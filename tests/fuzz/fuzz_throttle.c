@@ -21,6 +21,7 @@ enum {
 	YEARS_100_US_BITS = 52,	      /* a monotonic clock starts at 0 and stays below that */
 };
 
+#define CLOCK_US_MOST ((uint64_t)1 << 52) /* a monotonic clock starts at 0: 142 years */
 #define PAGES_MOST 1e18 /* THROTTLE_NO_CAP: nothing that is counted comes near */
 
 struct world {
@@ -178,13 +179,16 @@ static void tell(const struct world *m, unsigned w, const struct throttle_verdic
 
 static void pass_time(struct world *m, uint64_t elapsed_us)
 {
-	uint64_t now_us =
-		(m->s[0].now_us + elapsed_us) & (((uint64_t)1 << YEARS_100_US_BITS) - 1);
-
-	if (now_us < m->s[0].now_us) /* the end of the century */
-		return;
 	for (unsigned i = 0; i < DEVICES; i++)
-		m->s[i].now_us = now_us;
+		m->s[i].now_us += elapsed_us;
+}
+
+static void pass_some_time(struct world *m, struct input *in)
+{
+	uint64_t elapsed_us = input_elapsed_us(in);
+
+	if (elapsed_us < CLOCK_US_MOST - m->s[0].now_us)
+		pass_time(m, elapsed_us);
 }
 
 static void change_sample(struct throttle_sample *s, struct input *in)
@@ -315,7 +319,7 @@ static void write_pages(struct world *m, struct input *in)
 	struct throttle_verdict v;
 	unsigned w = input_below(in, WRITERS), d = m->device_of[w];
 	uint8_t how = input_byte(in);
-	double pages = how & 1 ? admit(m, d, in) : input_number(in);
+	double pages = how & 1 ? admit(m, d, in) : floor(input_number(in)); /* whole ones */
 	double request = how & 2 ? input_number(in) : pages;
 
 	throttle_balance(&m->dom, &m->dev[d], &m->w[w], &m->s[d], pages, request, &v);
@@ -382,7 +386,7 @@ static void operate(struct world *m, struct input *in)
 
 	switch (op & 15) {
 	case 0:
-		pass_time(m, input_elapsed_us(in));
+		pass_some_time(m, in);
 		break;
 	case 1:
 	case 2:
@@ -433,7 +437,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct input in = {data, data + size};
 	struct world m = {0};
 
-	pass_time(&m, input_elapsed_us(&in));
+	pass_some_time(&m, &in);
 	throttle_domain_init(&m.dom, m.s[0].now_us);
 	m.dom.law = (enum throttle_law)input_below(&in, THROTTLE_NR_LAWS);
 	for (unsigned i = 0; i < DEVICES; i++)
