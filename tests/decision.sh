@@ -7,9 +7,9 @@
 # they can. It is compared with the one recorded in bench/decision.figures. --record writes
 # that file anew.
 #
-# Allowed: 15 % above the recorded figure. With the same sources gcc 12 and clang 14 differ by
-# 7 % at -O2 (10 % in plain instructions), -O3 by 1 %, -Os by 5 %, and the fused or not fused
-# exp() of the C library by 2 %. One more division is 1 %, one more budget looked at 20 %.
+# Allowed: 15 % above the recorded figure. Against gcc 12 at -O2, which records, the same sources
+# came to 1 to 3 % more with gcc 14, 1 % less at -O3, 5 % less at -Os, 5 to 7 % less with clang 14
+# (9 to 12 % in plain instructions), and 7 % more at -O1. One more look at a budget is 20 %.
 set -u
 
 build=$1
@@ -50,9 +50,9 @@ check() {
 		failed=1
 		return
 	fi
-	echo "# $1 $2: $count instructions, $now of the reference loop (recorded: $3)"
+	echo "# $1 $2: $count instructions, $now reference loops (recorded: $3)"
 	if awk -v a="$now" -v b="$3" -v f=$ALLOWED 'BEGIN { exit !(a > b * f) }'; then
-		echo "not ok $name: $now of the reference loop, recorded $3, allowed $ALLOWED times that"
+		echo "not ok $name: $now reference loops, recorded $3, allowed $ALLOWED times that"
 		failed=1
 	else
 		echo "ok $name"
@@ -60,12 +60,14 @@ check() {
 }
 
 record() {
-	local law case count now
-	sed -n '/^#/p' "$figures" >"$figures.new" &&
+	local law case count now new
+	new=$(
+		sed -n '/^#/p' "$figures"
 		while read -r law case _; do
 			read -r count now < <(ratio "$law" "$case") || exit 1
-			echo "$law $case $now" | tee -a "$figures.new"
-		done < <(sed '/^#/d' "$figures") && mv "$figures.new" "$figures"
+			echo "$law $case $now"
+		done < <(sed '/^#/d' "$figures")
+	) && echo "$new" | tee "$figures"
 }
 
 [ -x "$program" ] || give_up "not built"
@@ -74,6 +76,8 @@ built=$("$program" --about) || exit 1
 echo "# $built"
 [[ $built == *optimized=yes* && $built == *checked=no* ]] ||
 	give_up "a figure of an optimized build without sanitizers is asked for"
+# valgrind 3.19 finds no functions in what clang 14 builds
+[[ $built == *[Cc]lang* ]] && give_up "the figures are of gcc"
 
 reference=$(instructions 'reference*' --count "$REFERENCES" --case reference)
 if [ "${reference:-0}" -eq 0 ]; then
