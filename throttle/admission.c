@@ -11,38 +11,57 @@
 /* A device above its share leaves the last part of the scope to the others. A dead device
  * would otherwise take the room that a good one frees, page by page and for ever, until
  * the whole domain is waiting for it. */
-static double shared_limit(const struct throttle_domain *dom, const struct throttle_device *dev,
-	const struct throttle_sample *s)
+static double shared_limit(const struct budget *b)
 {
-	double limit = throttle_gate(throttle_hard_limit(dom, s), s->thresh);
-	struct budget b;
+	double limit = throttle_gate(b->limit, b->thresh);
 
-	throttle_budget_domain(&b, dom, dev, s);
-	if (b.wb_dirty * b.thresh > b.wb_thresh * limit) /* of the limit, also while it lags */
-		limit -= fmax(limit - b.setpoint, 0) / 4;
-	return fmax(limit, 1);
+	if (b->wb_dirty * b->thresh >
+		b->wb_thresh * limit) /* of the limit, also while it lags */
+		limit -= at_least(limit - b->setpoint, 0) / 4;
+	return at_least(limit, 1);
+}
+
+/* While others wait: half of the room for all of them. */
+static double slice(struct budget *b, const struct throttle_domain *dom,
+	const struct throttle_device *dev, const struct throttle_sample *s, double room,
+	unsigned nr_writers)
+{
+	const struct law *law = throttle_law(b->law);
+	double pages = at_most(floor(room / (2 * at_least(nr_writers, 1))), SLICE_PAGES);
+	struct budget own;
+
+	if (law->slice && pages > 1) {
+		throttle_budget_position(b);
+		if (throttle_budget_cap(&own, dom, dev, s)) {
+			throttle_budget_position(&own);
+			if (own.pos_ratio < b->pos_ratio)
+				b = &own;
+		}
+		pages = at_most(pages, floor(law->slice(b, dev)));
+	}
+	return at_least(pages, 1);
 }
 
 double throttle_admissible(const struct throttle_domain *dom, const struct throttle_device *dev,
 	const struct throttle_sample *s, double want, double reserved, unsigned nr_writers,
 	bool queued)
 {
-	double taken = fmax(fmax(s->dirty, s->wb_dirty), 0) + fmax(reserved, 0);
-	double wb_taken = fmax(s->wb_dirty, 0) + fmax(reserved, 0);
-	double room = shared_limit(dom, dev, s) - taken;
-	double slice = floor(fmax(want, 0));
+	double pages = floor(at_least(want, 0));
+	struct budget b;
+	double wb_taken, room;
 
-	room = fmin(room, throttle_gate(throttle_hard_cap(dev, s), s->cap_thresh) - wb_taken);
+	throttle_budget_domain(&b, dom, dev, s);
+	reserved = at_least(reserved, 0);
+	wb_taken = b.wb_dirty + reserved;
+	room = shared_limit(&b) - (b.dirty + reserved);
+	room = at_most(
+		room, throttle_gate(throttle_hard_cap(dev, s), s->cap_thresh) - wb_taken);
 	if (s->strict_limit) /* at least a page: nothing dirty must admit something */
-		room = fmin(room,
-			fmax(throttle_device_thresholds(dom, dev, s).thresh, 1) - wb_taken);
+		room = at_most(room, at_least(b.wb_thresh, 1) - wb_taken);
 	room = floor(room);
-	if (room < 1 || slice < 1)
+	if (room < 1 || pages < 1)
 		return 0;
-	if (queued) {
-		double part = floor(room / (2 * fmax(nr_writers, 1)));
-
-		slice = fmin(slice, clamp(part, 1, SLICE_PAGES));
-	}
-	return fmin(slice, room);
+	if (queued)
+		pages = at_most(pages, slice(&b, dom, dev, s, room, nr_writers));
+	return at_most(pages, room);
 }

@@ -1,8 +1,6 @@
 /* balance.c - one decision, from the sample to the verdict. */
 #include "throttle/formulas.h"
 
-#include <math.h>
-
 /* Where the device's share counts, the writers of a device above it are looked at more
  * often. */
 static bool exceeded(const struct budget *b)
@@ -34,7 +32,7 @@ bool throttle_is_small(
 	double share = dev->dirty_ratelimit;
 
 	if (nr_writers > 0)
-		share = fmin(share, dev->avg_write_bandwidth / nr_writers);
+		share = at_most(share, dev->avg_write_bandwidth / nr_writers);
 	return request_pages <= EXEMPT_PAGES && rate < share / SCOPE;
 }
 
@@ -51,11 +49,12 @@ static void report_budget(struct throttle_verdict *v, const struct budget *b)
 	v->pos_ratio = b->pos_ratio;
 }
 
-static void report_rates(struct throttle_verdict *v, const struct throttle_device *dev)
+static void report_rates(
+	struct throttle_verdict *v, const struct throttle_device *dev, const struct budget *b)
 {
 	v->dirty_ratelimit = dev->dirty_ratelimit;
 	v->balanced_dirty_ratelimit = dev->balanced_dirty_ratelimit;
-	v->task_ratelimit = dev->dirty_ratelimit * v->pos_ratio;
+	v->task_ratelimit = dev->dirty_ratelimit * b->task_ratio;
 }
 
 /* What one decision is about besides the sample. */
@@ -66,37 +65,33 @@ struct request {
 	bool small;	   /* the writer may be exempt */
 };
 
-/* A request is charged to its last page only where the position can tell how it was
- * meant. When one request alone moves it across half the scope, the base rate would wind
- * down to nothing; the gate paces there, and its queue is fair by itself. And a device in
- * its reserve is held back for what others have piled up: its writers pay for one pause,
- * or it would run dry. */
-static double charge(const struct budget *b, const struct request *req)
-{
-	if (b->strict_limit)
-		return req->nr_pages >= b->wb_thresh - b->wb_setpoint ? 0 : req->charge_max;
-	if (b->wb_dirty < b->wb_thresh / 2)
-		return 0;
-	return req->nr_pages >= b->limit - b->setpoint ? 0 : req->charge_max;
-}
-
 /* Above the freerun ceiling and due for a look. */
 static void pace(struct throttle_device *dev, struct throttle_writer *w, const struct budget *b,
 	const struct throttle_sample *s, const struct request *req, struct throttle_verdict *v)
 {
+	const struct law *law = throttle_law(b->law);
 	struct pause_bounds bounds;
+	double charge = 0;
 
-	if (!req->small)
-		throttle_update_ratelimit(dev, b, s);
-	report_rates(v, dev);
+	if (law->held && !req->small)
+		law->held(dev, b, s);
+	report_rates(v, dev, b);
 	bounds = throttle_pause_bounds(b->avg_write_bandwidth, dev->dirty_ratelimit,
-		v->task_ratelimit, throttle_max_pause(b->avg_write_bandwidth, b->wb_dirty));
+		v->task_ratelimit, law->max_pause(b));
 	v->min_pause_us = bounds.min_pause_us;
 	v->max_pause_us = bounds.max_pause_us;
-	if (req->small)
+	if (req->small) {
 		throttle_exempt(w, s->now_us, v);
-	else
-		throttle_decide(w, s->now_us, v, charge(b, req), bounds.nr_dirtied_pause);
+		return;
+	}
+	if (law->charges(b, s, w->nr_charged))
+		charge = at_least(req->charge_max, v->task_ratelimit * law->debt_s);
+	throttle_decide(w, s->now_us, v, charge, w->nr_charged / law->pauses_max,
+		bounds.nr_dirtied_pause);
+	if (law->stagger && v->again && !w->staggered) {
+		w->nr_dirtied *= law->stagger(dev);
+		w->staggered = true;
+	}
 }
 
 static void pass_freerun(struct throttle_writer *w, uint64_t now_us, double interval)
@@ -104,66 +99,75 @@ static void pass_freerun(struct throttle_writer *w, uint64_t now_us, double inte
 	w->paused_when_us = now_us;
 	w->nr_dirtied = 0;
 	w->nr_dirtied_pause = interval;
+	w->staggered = false;
 }
 
 static bool due(const struct throttle_writer *w, const struct budget *b)
 {
-	double interval = fmax(w->nr_dirtied_pause, 1);
+	double interval = at_least(w->nr_dirtied_pause, 1);
 
 	if (exceeded(b))
-		interval = fmin(interval, POLL_EXCEEDED_PAGES);
+		interval = at_most(interval, POLL_EXCEEDED_PAGES);
 	return w->nr_dirtied >= interval;
 }
 
 static void balance(struct throttle_domain *dom, struct throttle_device *dev,
 	struct throttle_writer *w, const struct throttle_sample *s, struct request req,
-	struct throttle_verdict *ret_verdict)
+	struct throttle_verdict *v)
 {
-	struct throttle_verdict v = {.kind = THROTTLE_UNCHECKED};
 	struct budget global, own, *b = &global;
 	bool capped, freerun, look;
 
 	throttle_follow_limits(dom, dev, s);
 	throttle_budget_domain(&global, dom, dev, s);
-	capped = throttle_budget_cap(&own, dev, s);
-	if (capped && own.pos_ratio < global.pos_ratio)
-		b = &own;
-	else if (!capped)
-		own = global;
-	freerun = global.below_freerun && own.below_freerun;
-	req.small =
-		req.small && position_allows_exempt(&global) && position_allows_exempt(&own);
+	throttle_budget_position(&global);
+	freerun = global.below_freerun;
+	req.small = req.small && position_allows_exempt(&global);
+	capped = throttle_budget_cap(&own, dom, dev, s);
+	if (capped) {
+		throttle_budget_position(&own);
+		freerun = freerun && own.below_freerun;
+		req.small = req.small && position_allows_exempt(&own);
+		if (own.pos_ratio < global.pos_ratio)
+			b = &own;
+	}
 
 	w->nr_dirtied += req.nr_pages;
 	look = req.again || due(w, b);
-	v.nr_dirtied = w->nr_dirtied;
-	v.nr_dirtied_pause = w->nr_dirtied_pause;
-	v.capped = b == &own;
-	v.start_background = throttle_over_background(dom, dev, s) || (look && !freerun);
-	report_budget(&v, b);
-	report_rates(&v, dev);
-	if (freerun)
-		v.kind = THROTTLE_FREERUN;
-	if (look && freerun)
-		pass_freerun(w, s->now_us, fmin(poll_interval(&global), poll_interval(&own)));
-	else if (look)
-		pace(dev, w, b, s, &req, &v);
-	*ret_verdict = v;
+	*v = (struct throttle_verdict){
+		.kind = freerun ? THROTTLE_FREERUN : THROTTLE_UNCHECKED,
+		.nr_dirtied = w->nr_dirtied,
+		.nr_dirtied_pause = w->nr_dirtied_pause,
+		.capped = b == &own,
+		.start_background = (look && !freerun) ||
+			s->wb_reclaimable > throttle_budget_background(&global, s),
+	};
+	report_budget(v, b);
+	report_rates(v, dev, b);
+	if (look && freerun) {
+		double interval = poll_interval(&global);
+
+		if (capped)
+			interval = at_most(interval, poll_interval(&own));
+		pass_freerun(w, s->now_us, interval);
+	} else if (look) {
+		pace(dev, w, b, s, &req, v);
+	}
 }
 
 void throttle_balance(struct throttle_domain *dom, struct throttle_device *dev,
 	struct throttle_writer *w, const struct throttle_sample *s, double nr_pages,
 	double request_pages, struct throttle_verdict *ret_verdict)
 {
-	double pages = fmax(nr_pages, 0);
-	double rate = throttle_writer_rate(w, fmax(pages, request_pages), s->now_us);
+	double pages = at_least(nr_pages, 0);
+	double rate = throttle_writer_rate(w, at_least(pages, request_pages), s->now_us);
 	struct request req = {
 		.nr_pages = pages,
 		.charge_max = pages,
 		.small = throttle_is_small(dev, s->nr_writers, rate, request_pages),
 	};
 
-	w->pay_min = pages / PAUSES_MAX;
+	w->nr_charged = pages;
 	balance(dom, dev, w, s, req, ret_verdict);
 }
 

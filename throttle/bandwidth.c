@@ -7,7 +7,7 @@
 
 void throttle_device_init(struct throttle_device *dev, double first_bw, uint64_t now_us)
 {
-	double bw = fmax(first_bw, 1);
+	double bw = at_least(first_bw, 1);
 
 	*dev = (struct throttle_device){
 		.write_bandwidth = bw,
@@ -31,14 +31,14 @@ void throttle_bandwidth_step(double *bw, double *avg, double pages, double busy_
 
 	if (busy_s > BW_PERIOD_S) {
 		*bw = pages / busy_s;
-		*avg = fmax(*bw, 1);
+		*avg = at_least(*bw, 1);
 		return;
 	}
 	*bw = (pages + old * (BW_PERIOD_S - busy_s)) / BW_PERIOD_S;
 	gain = 1 - pow(1 - 1 / SCOPE, busy_s / us_to_s(THROTTLE_INTERVAL_US));
 	if ((*avg > old && old >= *bw) || (*avg < old && old <= *bw))
 		*avg += (old - *avg) * gain;
-	*avg = fmax(*avg, 1);
+	*avg = at_least(*avg, 1);
 }
 
 /* Differs from Linux: the first two busy seconds are averaged plainly, so a first guess
@@ -46,12 +46,12 @@ void throttle_bandwidth_step(double *bw, double *avg, double pages, double busy_
  * twelve seconds. */
 static void fast_start(struct throttle_device *dev)
 {
-	double bw = fmax(dev->busy_pages / dev->busy_s, 1);
+	double bw = at_least(dev->busy_pages / dev->busy_s, 1);
 
 	dev->write_bandwidth = bw;
 	dev->avg_write_bandwidth = bw;
-	dev->dirty_ratelimit = fmin(dev->dirty_ratelimit, bw);
-	dev->balanced_dirty_ratelimit = fmin(dev->balanced_dirty_ratelimit, bw);
+	dev->dirty_ratelimit = at_most(dev->dirty_ratelimit, bw);
+	dev->balanced_dirty_ratelimit = at_most(dev->balanced_dirty_ratelimit, bw);
 }
 
 /* With nothing left to submit the device waited for its writers, and what it did is only
@@ -110,9 +110,13 @@ static void update_bandwidth(const struct throttle_domain *dom, struct throttle_
 void throttle_tick(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s)
 {
+	const struct law *law = throttle_law(dom->law);
+
 	throttle_age_domain(dom, s->now_us);
 	throttle_follow_limits(dom, dev, s);
 	update_bandwidth(dom, dev, s);
+	if (law->tick)
+		law->tick(dev, s);
 }
 
 double throttle_confidence(const struct throttle_device *dev)
@@ -125,7 +129,7 @@ double throttle_reference_bandwidth(const struct throttle_device *dev, double pr
 {
 	double conf = throttle_confidence(dev);
 
-	return fmax(1,
-		exp(conf * log(fmax(dev->avg_write_bandwidth, 1)) +
-			(1 - conf) * log(fmax(prior, 1))));
+	return at_least(exp(conf * log(at_least(dev->avg_write_bandwidth, 1)) +
+				(1 - conf) * log(at_least(prior, 1))),
+		1);
 }

@@ -1,22 +1,27 @@
-/* law.c - the names of the laws. */
+/* law.c - which law is in force. */
 #include "throttle/formulas.h"
 
 #include <string.h>
 
-static const char *const names[THROTTLE_NR_LAWS] = {
-	[THROTTLE_LINUX] = "linux",
-	[THROTTLE_PACE] = "pace",
+static const struct law *const laws[THROTTLE_NR_LAWS] = {
+	[THROTTLE_LINUX] = &throttle_linux,
+	[THROTTLE_PACE] = &throttle_pace,
 };
+
+const struct law *throttle_law(enum throttle_law law)
+{
+	return laws[law == THROTTLE_PACE ? THROTTLE_PACE : THROTTLE_LINUX];
+}
 
 const char *throttle_law_name(enum throttle_law law)
 {
-	return names[law == THROTTLE_PACE ? THROTTLE_PACE : THROTTLE_LINUX];
+	return throttle_law(law)->name;
 }
 
 bool throttle_law_by_name(const char *name, enum throttle_law *ret_law)
 {
 	for (unsigned i = 0; i < THROTTLE_NR_LAWS; i++) {
-		if (strcmp(name, names[i]) != 0)
+		if (strcmp(name, laws[i]->name) != 0)
 			continue;
 		*ret_law = (enum throttle_law)i;
 		return true;

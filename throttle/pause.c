@@ -5,6 +5,7 @@
 
 #define FIRST_PAUSE_US 10000.0 /* once more per doubling of the writers */
 #define RATE_ZERO 1e-6	       /* pages/s */
+#define US_MAX 1e18	       /* fits in an integer */
 
 /* About the square root of the room that is left: the closer to the threshold, the sooner
  * the next look. */
@@ -21,9 +22,9 @@ double throttle_poll_interval(double thresh, double dirty)
  * meanwhile. */
 double throttle_max_pause(double avg, double wb_dirty)
 {
-	double us = wb_dirty / (SCOPE * fmax(avg, 1)) * 1e6 + TICK_US;
+	double us = wb_dirty / (SCOPE * at_least(avg, 1)) * 1e6 + TICK_US;
 
-	return fmin(us, THROTTLE_MAX_PAUSE_US);
+	return at_most(us, THROTTLE_MAX_PAUSE_US);
 }
 
 /* The more writers (the lower the base rate against the bandwidth), the longer and
@@ -32,9 +33,9 @@ double throttle_max_pause(double avg, double wb_dirty)
 struct pause_bounds throttle_pause_bounds(
 	double avg, double ratelimit, double task_ratelimit, double max_pause_us)
 {
-	double r = fmax(ratelimit, 1);
-	double doublings = fmax(0, ilogb(fmax(avg, 1)) - ilogb(r));
-	double t = fmin(FIRST_PAUSE_US * (1 + doublings), max_pause_us / 2 + TICK_US);
+	double r = at_least(ratelimit, 1);
+	double doublings = at_least(ilogb(at_least(avg, 1)) - ilogb(r), 0);
+	double t = at_most(FIRST_PAUSE_US * (1 + doublings), max_pause_us / 2 + TICK_US);
 	double pages = r * us_to_s(t);
 	struct pause_bounds ret;
 
@@ -54,14 +55,14 @@ struct pause_bounds throttle_pause_bounds(
 	}
 	ret.max_pause_us = max_pause_us;
 	ret.min_pause_us = pages >= POLL_PAGES ? t / 2 + TICK_US : t;
-	ret.min_pause_us = fmin(ret.min_pause_us, max_pause_us);
+	ret.min_pause_us = at_most(ret.min_pause_us, max_pause_us);
 	ret.nr_dirtied_pause = pages;
 	return ret;
 }
 
 static uint64_t to_us(double us)
 {
-	return us > 0 ? (uint64_t)(us + 0.5) : 0;
+	return us > 0 ? (uint64_t)(at_most(us, US_MAX) + 0.5) : 0;
 }
 
 /* Hold the reply; unpaid pages stay counted. */
@@ -97,12 +98,12 @@ static double due_us(struct throttle_writer *w, uint64_t now_us, struct throttle
 	if (w->paused_when_us == 0)
 		w->paused_when_us = now_us;
 	v->think_us = (double)now_us - (double)w->paused_when_us;
-	v->period_us = w->nr_dirtied / fmax(v->task_ratelimit, RATE_ZERO) * 1e6;
+	v->period_us = w->nr_dirtied / at_least(v->task_ratelimit, RATE_ZERO) * 1e6;
 	return v->period_us - v->think_us;
 }
 
-/* The caller has filled task_ratelimit and the bounds into the verdict. charge_max:
- * pages that may stay unpaid.
+/* The caller has filled task_ratelimit and the bounds into the verdict. charge_max: pages
+ * that may stay unpaid; pay_min: pages that one pause pays for at least.
  *
  * Differs from Linux: what one pause does not cover is carried as pages, not as time, so
  * that it is priced at the rate in force when it is paid; and a request arrives whole, so
@@ -110,7 +111,7 @@ static double due_us(struct throttle_writer *w, uint64_t now_us, struct throttle
  * A request is over after PAUSES_MAX of them at the latest, also where the rate is 0 for
  * ever because another device holds the domain at its limit. */
 void throttle_decide(struct throttle_writer *w, uint64_t now_us, struct throttle_verdict *v,
-	double charge_max, double next_interval)
+	double charge_max, double pay_min, double next_interval)
 {
 	double pause = due_us(w, now_us, v);
 	double covered = us_to_s(v->max_pause_us) * v->task_ratelimit;
@@ -119,8 +120,8 @@ void throttle_decide(struct throttle_writer *w, uint64_t now_us, struct throttle
 	if (v->task_ratelimit <= RATE_ZERO) {
 		v->kind = THROTTLE_BLOCKED;
 		v->period_us = v->max_pause_us;
-		unpaid = fmin(w->nr_dirtied, charge_max) - w->pay_min;
-		hold(w, now_us, v, v->max_pause_us, fmax(unpaid, 0), next_interval);
+		unpaid = at_most(w->nr_dirtied, charge_max) - pay_min;
+		hold(w, now_us, v, v->max_pause_us, at_least(unpaid, 0), next_interval);
 		return;
 	}
 	v->kind = THROTTLE_PAUSE;
@@ -129,9 +130,9 @@ void throttle_decide(struct throttle_writer *w, uint64_t now_us, struct throttle
 		bank(w, now_us, pause, v->period_us);
 	} else if (pause > v->max_pause_us) {
 		unpaid = us_to_s(pause) * v->task_ratelimit - covered;
-		unpaid = fmin(unpaid, fmax(charge_max, covered));
-		unpaid = fmin(unpaid, w->nr_dirtied - w->pay_min);
-		hold(w, now_us, v, v->max_pause_us, fmax(unpaid, 0), next_interval);
+		unpaid = at_most(unpaid, at_least(charge_max, covered));
+		unpaid = at_most(unpaid, w->nr_dirtied - pay_min);
+		hold(w, now_us, v, v->max_pause_us, at_least(unpaid, 0), next_interval);
 	} else {
 		hold(w, now_us, v, pause, 0, next_interval);
 	}
@@ -146,6 +147,6 @@ void throttle_exempt(struct throttle_writer *w, uint64_t now_us, struct throttle
 	v->kind = THROTTLE_EXEMPT;
 	if (pause < -CREDIT_US)
 		pause = 0;
-	w->paused_when_us = to_us((double)now_us + fmin(pause, v->max_pause_us));
+	w->paused_when_us = to_us((double)now_us + at_most(pause, v->max_pause_us));
 	w->nr_dirtied = 0;
 }

@@ -23,6 +23,8 @@ static uint64_t periods_since(const struct throttle_domain *dom, uint64_t now_us
 
 static double halve(double count, uint64_t periods)
 {
+	if (periods == 0)
+		return count;
 	return periods >= MISSED_MAX ? 0 : ldexp(count, -(int)periods);
 }
 
@@ -30,9 +32,11 @@ void throttle_age_domain(struct throttle_domain *dom, uint64_t now_us)
 {
 	uint64_t periods = periods_since(dom, now_us);
 
+	if (periods == 0)
+		return;
 	/* the 1 it starts with stays: a lone device below its max_ratio would fade
 	 * otherwise */
-	dom->completions = fmax(halve(dom->completions, periods), 1);
+	dom->completions = at_least(halve(dom->completions, periods), 1);
 	dom->period += periods;
 	dom->period_start_us += periods * SHARE_PERIOD_US;
 }
@@ -50,7 +54,7 @@ double throttle_proportion(
 	double den = halve(dom->completions, periods);
 	double num = halve(dev->completions, dom->period + periods - dev->period);
 
-	return num / fmax(fmax(den, num), 1);
+	return num / at_least(at_least(den, num), 1);
 }
 
 void throttle_completed(struct throttle_domain *dom, struct throttle_device *dev, double pages,
@@ -76,58 +80,60 @@ void throttle_device_removed(
 {
 	throttle_age_domain(dom, now_us);
 	age_device(dev, dom);
-	dom->completions = fmax(dom->completions - dev->completions, 1);
+	dom->completions = at_least(dom->completions - dev->completions, 1);
 	dev->completions = 0;
 }
 
 /* For a threshold and the quantity that is compared with it: T with D to pace,
  * B with R to start the flusher. */
-double throttle_device_share(const struct throttle_domain *dom,
-	const struct throttle_device *dev, const struct throttle_sample *s, double thresh,
-	double dirty)
+double throttle_device_share(
+	const struct throttle_sample *s, double proportion, double thresh, double dirty)
 {
 	double others = clamp(1 - s->sum_min_ratio, 0, 1);
-	double share = thresh * others * throttle_proportion(dom, dev, s->now_us);
+	double share = thresh * (others * proportion + s->min_ratio);
 
-	share += thresh * s->min_ratio;
 	/* A device that has completed nothing yet has earned nothing: without the floor
 	 * its writers would be held to a few pages. */
 	if (thresh > dirty)
-		share = fmax(share, (thresh - dirty) / (s->strict_limit ? 100 : SCOPE));
+		share = at_least(share, (thresh - dirty) / (s->strict_limit ? 100 : SCOPE));
 	/* Differs from Linux: the cap in bytes is compared as it is, not turned into a
 	 * ratio of a threshold that may change. */
-	share = fmin(share, fmin(thresh * s->max_ratio, s->cap_thresh));
-	return fmax(share, 0);
+	share = at_most(share, at_most(thresh * s->max_ratio, s->cap_thresh));
+	return at_least(share, 0);
 }
 
 struct throttle_thresholds throttle_device_thresholds(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s)
 {
-	struct throttle_thresholds wb = {0};
-	double bg = throttle_effective_background(
-		s->thresh, s->bg_thresh, fmax(dev->avg_write_bandwidth, 1));
+	struct budget b;
 
-	wb.thresh = throttle_device_share(dom, dev, s, s->thresh, s->dirty);
-	if (s->thresh > 0)
-		wb.bg_thresh = wb.thresh * bg / s->thresh;
-	return wb;
+	throttle_budget_domain(&b, dom, dev, s);
+	return (struct throttle_thresholds){
+		.thresh = b.wb_thresh,
+		.bg_thresh = b.wb_bg_thresh,
+	};
+}
+
+double throttle_budget_background(const struct budget *b, const struct throttle_sample *s)
+{
+	double wb_reclaimable = at_least(s->wb_reclaimable, 0);
+	double others = at_least(s->reclaimable - wb_reclaimable, 0);
+	double share = throttle_device_share(s, b->proportion, b->bg_thresh, s->reclaimable);
+	double target = at_most(b->bg_thresh - others, share);
+
+	if (b->strict_limit) /* what is in flight counts, but cannot be submitted again */
+		target = at_most(
+			target, b->wb_bg_thresh - at_least(b->wb_dirty - wb_reclaimable, 0));
+	return at_least(at_most(target, s->cap_thresh / 2), 0);
 }
 
 double throttle_background_target(const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s)
 {
-	double bg = throttle_effective_background(
-		s->thresh, s->bg_thresh, fmax(dev->avg_write_bandwidth, 1));
-	double wb_reclaimable = fmax(s->wb_reclaimable, 0);
-	double others = fmax(s->reclaimable - wb_reclaimable, 0);
-	double in_flight = fmax(s->wb_dirty - wb_reclaimable, 0);
-	double target = bg - others;
+	struct budget b;
 
-	target = fmin(target, throttle_device_share(dom, dev, s, bg, s->reclaimable));
-	if (s->strict_limit)
-		target = fmin(
-			target, throttle_device_thresholds(dom, dev, s).bg_thresh - in_flight);
-	return fmax(fmin(target, s->cap_thresh / 2), 0);
+	throttle_budget_domain(&b, dom, dev, s);
+	return throttle_budget_background(&b, s);
 }
 
 bool throttle_over_background(const struct throttle_domain *dom,

@@ -12,19 +12,19 @@ static double knob_pages(uint64_t bytes, double ratio, double dirtyable)
 {
 	if (bytes != 0)
 		return ceil((double)bytes / THROTTLE_PAGE_SIZE);
-	return fmax(0, ratio / 100 * dirtyable);
+	return at_least(0, ratio / 100 * dirtyable);
 }
 
 struct throttle_thresholds throttle_domain_thresholds(
 	const struct throttle_knobs *knobs, double dirtyable_pages)
 {
 	struct throttle_thresholds t;
-	double dirtyable = fmax(dirtyable_pages, 1);
+	double dirtyable = at_least(dirtyable_pages, 1);
 
 	t.thresh = knob_pages(knobs->dirty_bytes, knobs->dirty_ratio, dirtyable);
 	t.bg_thresh = knob_pages(
 		knobs->dirty_background_bytes, knobs->dirty_background_ratio, dirtyable);
-	t.thresh = fmin(t.thresh, PAGES_MAX);
+	t.thresh = at_most(t.thresh, PAGES_MAX);
 	if (t.bg_thresh >= t.thresh)
 		t.bg_thresh = t.thresh / 2;
 	return t;
@@ -52,13 +52,13 @@ double throttle_effective_background(double thresh, double bg_thresh, double avg
 
 	if (bg >= thresh)
 		bg = thresh / 2;
-	return fmin(bg, fmax(thresh / 2, thresh - gap));
+	return at_most(bg, at_least(thresh / 2, thresh - gap));
 }
 
 /* A limit below one page could never admit anything. */
 double throttle_hard_limit(const struct throttle_domain *dom, const struct throttle_sample *s)
 {
-	return fmax(fmax(dom->dirty_limit, s->thresh), 1);
+	return at_least(at_least(dom->dirty_limit, s->thresh), 1);
 }
 
 double throttle_hard_cap(const struct throttle_device *dev, const struct throttle_sample *s)
@@ -69,7 +69,7 @@ double throttle_hard_cap(const struct throttle_device *dev, const struct throttl
 		return THROTTLE_NO_CAP;
 	if (limit >= THROTTLE_NO_CAP) /* the cap appeared since the last tick */
 		limit = s->wb_dirty;
-	return fmax(fmax(limit, s->cap_thresh), 1);
+	return at_least(at_least(limit, s->cap_thresh), 1);
 }
 
 /* Up at once, down by 1/32 of the gap per interval, never below what is dirty, so
@@ -80,8 +80,8 @@ double throttle_hard_cap(const struct throttle_device *dev, const struct throttl
  * threshold for good. */
 double throttle_follow(double limit, double thresh, double dirty, double elapsed_s)
 {
-	double intervals = fmin(elapsed_s / us_to_s(THROTTLE_INTERVAL_US), FOLLOW_MAX);
-	double to = fmax(thresh, dirty);
+	double intervals = at_most(elapsed_s / us_to_s(THROTTLE_INTERVAL_US), FOLLOW_MAX);
+	double to = at_least(thresh, dirty);
 
 	if (limit <= thresh)
 		return thresh;
@@ -97,10 +97,10 @@ double throttle_follow(double limit, double thresh, double dirty, double elapsed
  * the limit takes a step. */
 double throttle_gate(double limit, double thresh)
 {
-	double lag = limit - fmax(thresh, 1);
+	double lag = limit - at_least(thresh, 1);
 
 	if (lag < 2 * SNAP_PAGES)
-		return fmin(limit, fmax(thresh, 1));
+		return at_most(limit, at_least(thresh, 1));
 	return limit - lag / 4;
 }
 
@@ -127,7 +127,7 @@ void throttle_follow_limits(struct throttle_domain *dom, struct throttle_device 
 		return;
 	}
 	if (dev->cap_limit >= THROTTLE_NO_CAP) {
-		dev->cap_limit = fmax(s->cap_thresh, s->wb_dirty);
+		dev->cap_limit = at_least(s->cap_thresh, s->wb_dirty);
 		dev->cap_stamp_us = s->now_us;
 	}
 	follow(&dev->cap_limit, &dev->cap_stamp_us, s->cap_thresh, s->wb_dirty, s->now_us);
@@ -139,9 +139,9 @@ void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device
 	/* What somebody sets is in force at once, as far as what is already dirty allows; only
 	 * from there the limit is followed. */
 	throttle_follow_limits(dom, dev, s);
-	dom->dirty_limit = fmax(s->thresh, s->dirty);
+	dom->dirty_limit = at_least(s->thresh, s->dirty);
 	if (s->cap_thresh < THROTTLE_NO_CAP)
-		dev->cap_limit = fmax(s->cap_thresh, s->wb_dirty);
+		dev->cap_limit = at_least(s->cap_thresh, s->wb_dirty);
 }
 
 void throttle_domain_init(struct throttle_domain *dom, uint64_t now_us)
@@ -156,42 +156,49 @@ void throttle_domain_init(struct throttle_domain *dom, uint64_t now_us)
 void throttle_budget_domain(struct budget *b, const struct throttle_domain *dom,
 	const struct throttle_device *dev, const struct throttle_sample *s)
 {
-	struct throttle_thresholds wb = throttle_device_thresholds(dom, dev, s);
-	double avg = fmax(dev->avg_write_bandwidth, 1);
+	double avg = at_least(dev->avg_write_bandwidth, 1);
+	double thresh = at_least(s->thresh, 0);
+	double proportion = throttle_proportion(dom, dev, s->now_us);
 
 	*b = (struct budget){
-		.thresh = fmax(s->thresh, 0),
-		.bg_thresh = throttle_effective_background(s->thresh, s->bg_thresh, avg),
+		.law = dom->law,
+		.thresh = thresh,
+		.bg_thresh = throttle_effective_background(thresh, s->bg_thresh, avg),
 		.limit = throttle_hard_limit(dom, s),
 		/* counters may be a page apart: never less than the part of one device */
-		.dirty = fmax(s->dirty, fmax(s->wb_dirty, 0)),
-		.wb_thresh = wb.thresh,
-		.wb_bg_thresh = wb.bg_thresh,
-		.wb_dirty = fmax(s->wb_dirty, 0),
+		.dirty = at_least(at_least(s->dirty, s->wb_dirty), 0),
+		.wb_thresh = throttle_device_share(s, proportion, thresh, s->dirty),
+		.wb_dirty = at_least(s->wb_dirty, 0),
+		.proportion = proportion,
 		.avg_write_bandwidth = avg,
 		.strict_limit = s->strict_limit,
 	};
-	throttle_budget_derive(b);
+	if (thresh > 0)
+		b->wb_bg_thresh = b->wb_thresh * b->bg_thresh / thresh;
+	throttle_budget_points(b);
 }
 
 /* The device's own limit is a domain with one device in it, as a cgroup is for Linux. */
-bool throttle_budget_cap(
-	struct budget *b, const struct throttle_device *dev, const struct throttle_sample *s)
+bool throttle_budget_cap(struct budget *b, const struct throttle_domain *dom,
+	const struct throttle_device *dev, const struct throttle_sample *s)
 {
-	double cap = fmax(s->cap_thresh, 0);
+	double cap = at_least(s->cap_thresh, 0);
+	double wb_dirty = at_least(s->wb_dirty, 0);
 
 	if (s->cap_thresh >= THROTTLE_NO_CAP)
 		return false;
 	*b = (struct budget){
+		.law = dom->law,
 		.thresh = cap,
 		.bg_thresh = cap / 2,
 		.limit = throttle_hard_cap(dev, s),
-		.dirty = fmax(s->wb_dirty, 0),
+		.dirty = wb_dirty,
 		.wb_thresh = cap,
 		.wb_bg_thresh = cap / 2,
-		.wb_dirty = fmax(s->wb_dirty, 0),
-		.avg_write_bandwidth = fmax(dev->avg_write_bandwidth, 1),
+		.wb_dirty = wb_dirty,
+		.proportion = 1,
+		.avg_write_bandwidth = at_least(dev->avg_write_bandwidth, 1),
 	};
-	throttle_budget_derive(b);
+	throttle_budget_points(b);
 	return true;
 }

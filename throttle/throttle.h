@@ -70,10 +70,12 @@ struct throttle_device {
 					* first two seconds and for confidence */
 	double busy_pages;
 
-	double dirty_ratelimit; /* base rate r */
-	double balanced_dirty_ratelimit;
-	uint64_t ratelimit_stamp_us;
-	uint64_t dirtied_stamp; /* pages */
+	double dirty_ratelimit;		 /* base rate r */
+	double balanced_dirty_ratelimit; /* where it is going */
+	uint64_t ratelimit_stamp_us;	 /* linux */
+	uint64_t dirtied_stamp;		 /* linux; pages */
+	uint64_t fill_stamp_us;		 /* pace */
+	double stagger;			 /* pace: 0..1, of the last writer */
 
 	double cap_limit; /* smoothed hard limit of the device's own cap, or
 					* THROTTLE_NO_CAP */
@@ -84,7 +86,8 @@ struct throttle_device {
 struct throttle_writer {
 	double nr_dirtied;	 /* n: pages since the last accounting */
 	double nr_dirtied_pause; /* p: pages until the next check, starts at 32 */
-	double pay_min;		 /* pages that one pause pays for at least */
+	double nr_charged;	 /* pages of the request it is held for */
+	bool staggered;		 /* since it last ran free (pace) */
 	uint64_t paused_when_us; /* t0: virtual time, 0 = not set */
 	double rate;		 /* pages/s, exponential mean over 1 s */
 	uint64_t rate_stamp_us;
@@ -115,7 +118,8 @@ struct throttle_sample {
 					* far too high while many writers start */
 	double nr_throttled;	     /* writers of the device held or queued within the last
 					* second (pace) */
-	double unthrottled_rate;     /* pages/s of all its other writers together (pace) */
+	double unthrottled_rate;     /* pages/s of all its other writers together (pace); no
+					* page of those counted above */
 	double sum_min_ratio;	     /* over all devices of the domain */
 	bool strict_limit;
 };

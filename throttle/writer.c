@@ -18,6 +18,8 @@ static double weight(const struct throttle_writer *w, uint64_t window_us, uint64
 		age = window_us;
 	if (us_to_s((double)age) <= RATE_TAU_S)
 		return (double)window_us / (double)age;
+	if (window_us == RATE_MIN_WINDOW_US) /* nearly always: spare the call */
+		return RATE_MIN_WEIGHT;
 	return 1 - exp(-us_to_s((double)window_us) / RATE_TAU_S);
 }
 
@@ -46,7 +48,7 @@ double throttle_writer_rate(struct throttle_writer *w, double pages, uint64_t no
 		w->rate_stamp_us = now_us;
 		window = 0;
 	}
-	w->rate_pages += fmax(pages, 0);
+	w->rate_pages += at_least(pages, 0);
 	return blend(w, window > RATE_MIN_WINDOW_US ? window : RATE_MIN_WINDOW_US, now_us);
 }
 

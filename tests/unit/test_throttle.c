@@ -62,7 +62,8 @@ static double position(double thresh, double bg_thresh, double limit, double dir
 		.avg_write_bandwidth = avg,
 	};
 
-	throttle_budget_derive(&b);
+	throttle_budget_points(&b);
+	throttle_budget_position(&b);
 	return b.pos_ratio * FIXED;
 }
 
@@ -146,7 +147,8 @@ static void test_position_strict(void **state)
 			.strict_limit = true,
 		};
 
-		throttle_budget_derive(&b);
+		throttle_budget_points(&b);
+		throttle_budget_position(&b);
 		check_near(b.pos_ratio * FIXED, table[i][1], 12, table[i][0]);
 	}
 }

@@ -597,7 +597,8 @@ static void test_5_position_is_sane(void **state)
 				.strict_limit = strict != 0,
 			};
 
-			throttle_budget_derive(&b);
+			throttle_budget_points(&b);
+			throttle_budget_position(&b);
 			assert_true(b.pos_ratio >= 0 && b.pos_ratio <= POS_RATIO_MAX);
 			if (b.dirty >= b.limit || (strict != 0 && b.wb_dirty >= b.wb_thresh))
 				assert_near(b.pos_ratio, 0, 0);

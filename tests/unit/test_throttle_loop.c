@@ -404,5 +404,12 @@ int main(void)
 		cmocka_unit_test(test_degenerate),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	int failed = 0;
+
+	for (unsigned law = 0; law < THROTTLE_NR_LAWS; law++) {
+		sim_law = (enum throttle_law)law;
+		failed += cmocka_run_group_tests_name(
+			throttle_law_name(sim_law), tests, NULL, NULL);
+	}
+	return failed;
 }

@@ -22,7 +22,9 @@
 #include "util/busy_clock.h"
 
 #define MIB_PAGES 256.0
+#ifndef WRITERS_MAX
 #define WRITERS_MAX 128
+#endif
 #define IO_PAGES 32.0 /* 128 KiB per write of the flusher */
 #define IN_FLIGHT_MAX 16
 #define COPY_US_PER_PAGE 4 /* 1 GB/s */
@@ -36,6 +38,8 @@ struct sim_writer {
 	double request;	  /* pages per request */
 	double think_us;  /* own time between requests */
 	bool again;	  /* held, and to be decided on again */
+	bool queued;
+	uint64_t throttled_us; /* held or queued until then, 0 = never */
 	/* since the warm-up */
 	double written;
 	uint64_t held, exempt;
@@ -50,7 +54,8 @@ struct sim_device {
 	unsigned io_head, io_len;
 	uint64_t io_done_us;
 	bool kicked;
-	double completed; /* since the warm-up */
+	double nr_throttled, unthrottled_rate; /* of its writers, as of the last tick */
+	double completed;		       /* since the warm-up */
 	double dirty_max;
 	uint64_t idle_us;
 	struct busy_clock busy;
@@ -73,6 +78,9 @@ struct sim {
 
 /* ---- set-up ---- */
 
+/* Every test runs once for each law. */
+static enum throttle_law sim_law;
+
 static void sim_init(struct sim *m, double thresh)
 {
 	memset(m, 0, sizeof(*m));
@@ -81,8 +89,9 @@ static void sim_init(struct sim *m, double thresh)
 	m->bg_thresh = thresh / 2;
 	m->cap = THROTTLE_NO_CAP;
 	m->max_ratio = 1;
-	m->tick_us = m->now_us + THROTTLE_INTERVAL_US;
+	m->tick_us = m->now_us + THROTTLE_TICK_US;
 	throttle_domain_init(&m->dom, m->now_us);
+	m->dom.law = sim_law;
 }
 
 static unsigned add_device(struct sim *m, double mb_per_s)
@@ -143,6 +152,8 @@ static struct throttle_sample sample(const struct sim *m, unsigned dev)
 		.wb_dirtied = d->dirtied,
 		.cap_thresh = m->cap,
 		.max_ratio = m->max_ratio,
+		.nr_throttled = d->nr_throttled,
+		.unthrottled_rate = d->unthrottled_rate,
 		.strict_limit = m->strict,
 	};
 }
@@ -224,6 +235,8 @@ static void decide(struct sim *m, struct sim_writer *w, bool again)
 	d->kicked |= v.start_background;
 	w->again = v.again && !m->ignore_again;
 	w->next_us = m->now_us + v.pause_us;
+	if (v.pause_us != 0)
+		w->throttled_us = w->next_us;
 	if (!w->again)
 		w->next_us += (uint64_t)(w->request * COPY_US_PER_PAGE + w->think_us);
 }
@@ -259,8 +272,10 @@ static void wake(struct sim *m, unsigned i)
 	}
 	w->want = w->request;
 	w->next_us = NEVER;
-	if (is_awaited(m, w->dev) || !admit(m, w, false))
+	if (is_awaited(m, w->dev) || !admit(m, w, false)) {
+		w->queued = true;
 		m->queue[m->queue_len++] = i;
+	}
 }
 
 /* Round robin over those who wait, a slice each, until the room is used up. */
@@ -272,11 +287,16 @@ static void serve_queue(struct sim *m)
 		unsigned i = m->queue[0];
 		struct sim_writer *w = &m->writers[i];
 		double before = w->want;
-		bool done = admit(m, w, m->queue_len > 1);
+		bool done;
+
+		w->throttled_us = m->now_us;
+		done = admit(m, w, m->queue_len > 1);
 
 		memmove(m->queue, m->queue + 1, --m->queue_len * sizeof(m->queue[0]));
 		refused = w->want == before ? refused + 1 : 0;
-		if (!done)
+		if (done)
+			w->queued = false;
+		else
 			m->queue[m->queue_len++] = i;
 	}
 }
@@ -306,14 +326,31 @@ static void check_limits(struct sim *m)
 	m->events++;
 }
 
+static void sum_up_writers(struct sim *m)
+{
+	for (unsigned i = 0; i < m->nr_devs; i++)
+		m->devs[i].nr_throttled = m->devs[i].unthrottled_rate = 0;
+	for (unsigned i = 0; i < m->nr_writers; i++) {
+		const struct sim_writer *w = &m->writers[i];
+		struct sim_device *d = &m->devs[w->dev];
+
+		if (w->queued ||
+			(w->throttled_us != 0 && m->now_us < w->throttled_us + 1000000))
+			d->nr_throttled++;
+		else
+			d->unthrottled_rate += throttle_writer_rate_now(&w->w, m->now_us);
+	}
+}
+
 static void tick(struct sim *m)
 {
+	sum_up_writers(m);
 	for (unsigned i = 0; i < m->nr_devs; i++) {
 		struct throttle_sample s = sample(m, i);
 
 		throttle_tick(&m->dom, &m->devs[i].d, &s);
 	}
-	m->tick_us += THROTTLE_INTERVAL_US;
+	m->tick_us += THROTTLE_TICK_US;
 }
 
 static void advance(struct sim *m, uint64_t to_us)

@@ -1,4 +1,5 @@
-/* ratelimit.c - the base rate: what each of the device's writers may dirty per second.
+/* law_linux.c - the kernel's law: the base rate, what each of the device's writers may dirty
+ * per second, is found by feedback.
  *
  * When N writers each run at q = ratelimit * pos_ratio, they dirty d = N q, and
  *
@@ -16,7 +17,7 @@
 
 double throttle_balanced(double task_ratelimit, double avg, double dirty_rate)
 {
-	return fmin(task_ratelimit * avg / fmax(dirty_rate, 1), avg);
+	return at_most(task_ratelimit * avg / at_least(dirty_rate, 1), avg);
 }
 
 /* An eighth of the way, and exponentially less the smaller the relative error: below
@@ -30,19 +31,20 @@ double throttle_ratelimit_step(double ratelimit, double balanced_before, double 
 	double step = 0, shift, x;
 
 	if (may_rise) {
-		x = fmin(fmin(balanced_before, balanced), task_ratelimit);
-		step = fmax(0, x - ratelimit);
+		x = at_most(at_most(balanced_before, balanced), task_ratelimit);
+		step = at_least(x - ratelimit, 0);
 	}
 	if (may_fall) {
-		x = fmax(fmax(balanced_before, balanced), task_ratelimit);
-		step = fmax(0, ratelimit - x);
+		x = at_least(at_least(balanced_before, balanced), task_ratelimit);
+		step = at_least(ratelimit - x, 0);
 	}
 	shift = floor(ratelimit / (2 * step + 1));
 	step = shift < SHIFT_MAX ? ldexp(step, -(int)shift) / SCOPE : 0;
 	ratelimit += ratelimit < balanced ? step : -step;
-	return fmax(ratelimit, 1);
+	return at_least(ratelimit, 1);
 }
 
+/* Only from a decision about a writer who is held: in freerun nobody runs at q. */
 void throttle_update_ratelimit(
 	struct throttle_device *dev, const struct budget *b, const struct throttle_sample *s)
 {
@@ -75,3 +77,30 @@ void throttle_update_ratelimit(
 		dev->balanced_dirty_ratelimit, balanced, task_ratelimit, below, !below);
 	dev->balanced_dirty_ratelimit = balanced;
 }
+
+static double max_pause(const struct budget *b)
+{
+	return throttle_max_pause(b->avg_write_bandwidth, b->wb_dirty);
+}
+
+/* A request is charged to its last page only where the position can tell how it was
+ * meant. When one request alone moves it across half the scope, the base rate would wind
+ * down to nothing; the gate paces there, and its queue is fair by itself. And a device in
+ * its reserve is held back for what others have piled up: its writers pay for one pause,
+ * or it would run dry. */
+static bool charges(const struct budget *b, const struct throttle_sample *s, double pages)
+{
+	if (b->strict_limit)
+		return pages < b->wb_thresh - b->wb_setpoint;
+	return b->wb_dirty >= b->wb_thresh / 2 && pages < b->limit - b->setpoint;
+}
+
+const struct law throttle_linux = {
+	.name = "linux",
+	.curve = throttle_cubic,
+	.pos_max = POS_RATIO_MAX,
+	.pauses_max = PAUSES_MAX,
+	.held = throttle_update_ratelimit,
+	.max_pause = max_pause,
+	.charges = charges,
+};
