@@ -8,6 +8,7 @@ static const char text[] =
 	"  pacefs-sim [--OPTION VALUE]...           one case; the last line is its summary\n"
 	"  pacefs-sim --properties [--law LAW] [ROW...]   the property table, a line each\n"
 	"  pacefs-sim --swarm SECONDS [--seed K]    random cases, for so long by the clock\n"
+	"  pacefs-sim ... --judge                   one case, judged as --swarm does\n"
 	"\n"
 	"Options and seed are printed first: that line replays the run, to the same hash=.\n"
 	"Exit status: 0; 1: an invariant or a property broke; 2: bad options, nothing was "

@@ -11,7 +11,7 @@ enum { EXIT_BROKEN = 1, EXIT_USAGE = 2 };
 struct options {
 	struct sim_config config;
 	const char *csv;
-	bool properties;
+	bool properties, judge;
 	unsigned laws; /* chosen by name, a bit each */
 	const char *const *rows;
 	size_t nr_rows;
@@ -24,7 +24,7 @@ static int refuse(const char *message)
 	return EXIT_USAGE;
 }
 
-static const char *const flags[] = {"help", "properties", "drain"};
+static const char *const flags[] = {"help", "properties", "drain", "judge"};
 
 static bool is_flag(const char *name)
 {
@@ -42,6 +42,10 @@ static int take_option(struct options *o, const char *name, const char *value)
 
 	if (!strcmp(name, "properties")) {
 		o->properties = true;
+		return 0;
+	}
+	if (!strcmp(name, "judge")) {
+		o->judge = true;
 		return 0;
 	}
 	if (!strcmp(name, "csv")) {
@@ -123,6 +127,12 @@ static int run_one(const struct options *o)
 	int ret = sim_run(&config, result);
 	if (ret == 0) {
 		sim_result_print(&config, result, stdout);
+		if (o->judge)
+			sim_judge(&config, result);
+		if (result->message[0]) {
+			fprintf(stderr, "pacefs-sim: %s\n", result->message);
+			ret = -EILSEQ;
+		}
 	} else {
 		fprintf(stderr, "pacefs-sim: %s\n",
 			ret == -ENOMEM ? "no memory" : result->message);

@@ -278,6 +278,10 @@ void sim_result_print(const struct sim_config *c, const struct sim_result *r, FI
  * or -EINVAL: no such row. (properties.c) */
 int sim_properties(unsigned laws, const char *const *rows, size_t nr_rows, uint64_t seed);
 
+/* Nothing broke, but is it what a user would expect? r->message says what is not: a writer that
+ * stood for too long, a device idle with much to write. Only a case that a swarm might draw is
+ * judged fairly. (swarm.c) */
+void sim_judge(const struct sim_config *c, struct sim_result *r);
 /* Random cases for so many seconds of wall-clock time. Returns how many failed. (swarm.c) */
 int sim_swarm(double seconds, uint64_t seed);
 

@@ -286,7 +286,7 @@ static void judge_device(const struct sim_config *c, struct sim_result *r, unsig
 			100 * d->idle);
 }
 
-static void judge(const struct sim_config *c, struct sim_result *r)
+void sim_judge(const struct sim_config *c, struct sim_result *r)
 {
 	judge_writers(c, r);
 	for (unsigned i = 0; i < r->nr_devices; i++)
@@ -337,12 +337,13 @@ static bool run_case(struct sim_random *random, struct sim_config *c, struct sim
 	int ret = sim_run(c, r);
 	alarm(0);
 	if (ret == 0)
-		judge(c, r);
+		sim_judge(c, r);
 	else if (!r->broken)
 		snprintf(r->message, sizeof(r->message), "no memory");
 	bool failed = r->message[0] != '\0';
 	if (failed)
-		fprintf(stderr, "%s\nreplay: %s", r->message, line);
+		fprintf(stderr, "%s\nreplay: %.*s --judge\n", r->message,
+			(int)strcspn(line, "\n"), line);
 	sim_result_free(r);
 	return !failed;
 }
@@ -374,9 +375,10 @@ int sim_swarm(double seconds, uint64_t seed)
 		hash = hash * 31 + r->hash;
 		cases++;
 	}
-	printf("%d cases, %d failed, hash=%016" PRIx64 "\n", cases, failed, hash);
-	if (!c || !r)
+	if (!c || !r || !cases)
 		failed++;
+	printf("%s swarm seed=%" PRIu64 ": %d cases, %d failed, hash=%016" PRIx64 "\n",
+		failed ? "not ok" : "ok", seed, cases, failed, hash);
 	free(c);
 	free(r);
 	return failed;
