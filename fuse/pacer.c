@@ -453,14 +453,16 @@ static bool serve(
 	if (!h)
 		return false;
 	uint64_t before = h->done;
-	if (admit(p, h, now_us)) {
+	bool all = admit(p, h, now_us);
+	if (h->done == before && !all)
+		return false;
+	/* Others wait for this to be written, whatever the verdict says: the flusher may have
+	 * gone to sleep with nothing dirty. */
+	p->ops->kick(pd->dev);
+	if (all) {
 		dequeue(p, h, now_us, ready);
 		return true;
 	}
-	if (h->done == before)
-		return false;
-	/* No verdict yet, and the flusher may have gone to sleep with nothing dirty. */
-	p->ops->kick(pd->dev);
 	DL_DELETE(*queue_of(h), h);
 	DL_APPEND(*queue_of(h), h);
 	return true;
