@@ -13,7 +13,7 @@
  * the whole domain is waiting for it. */
 static double shared_limit(const struct budget *b)
 {
-	double limit = throttle_gate(b->limit, b->thresh);
+	double limit = b->limit;
 
 	if (b->wb_dirty * b->thresh >
 		b->wb_thresh * limit) /* of the limit, also while it lags */
@@ -54,8 +54,7 @@ double throttle_admissible(const struct throttle_domain *dom, const struct throt
 	reserved = at_least(reserved, 0);
 	wb_taken = b.wb_dirty + reserved;
 	room = shared_limit(&b) - (b.dirty + reserved);
-	room = at_most(
-		room, throttle_gate(throttle_hard_cap(dev, s), s->cap_thresh) - wb_taken);
+	room = at_most(room, throttle_hard_cap(dev, s) - wb_taken);
 	if (s->strict_limit) /* at least a page: nothing dirty must admit something */
 		room = at_most(room, at_least(b.wb_thresh, 1) - wb_taken);
 	room = floor(room);

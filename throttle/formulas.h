@@ -104,7 +104,6 @@ struct pause_bounds {
 double throttle_effective_background(double thresh, double bg_thresh, double avg);
 double throttle_hard_limit(const struct throttle_domain *dom, const struct throttle_sample *s);
 double throttle_hard_cap(const struct throttle_device *dev, const struct throttle_sample *s);
-double throttle_gate(double limit, double thresh);
 double throttle_follow(double limit, double thresh, double dirty, double elapsed_s);
 void throttle_follow_limits(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s);

@@ -91,19 +91,6 @@ double throttle_follow(double limit, double thresh, double dirty, double elapsed
 	return limit - to < SNAP_PAGES ? to : limit;
 }
 
-/* What the gate admits up to. While the limit lags above its threshold a quarter of the
- * lag stays out of reach: it follows what is dirty, so writers who kept it full would
- * keep it up there. The quarter also covers what was admitted and is not counted yet when
- * the limit takes a step. */
-double throttle_gate(double limit, double thresh)
-{
-	double lag = limit - at_least(thresh, 1);
-
-	if (lag < 2 * SNAP_PAGES)
-		return at_most(limit, at_least(thresh, 1));
-	return limit - lag / 4;
-}
-
 static void follow(
 	double *limit, uint64_t *stamp_us, double thresh, double dirty, uint64_t now_us)
 {
