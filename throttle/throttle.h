@@ -92,6 +92,7 @@ struct throttle_writer {
 	double rate;		 /* pages/s, exponential mean over 1 s */
 	uint64_t rate_stamp_us;
 	double rate_pages;	/* pages since rate_stamp_us */
+	uint64_t rate_last_us;	/* last request */
 	uint64_t rate_since_us; /* first request, 0 = none yet */
 };
 

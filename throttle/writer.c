@@ -49,14 +49,21 @@ double throttle_writer_rate(struct throttle_writer *w, double pages, uint64_t no
 		window = 0;
 	}
 	w->rate_pages += at_least(pages, 0);
+	w->rate_last_us = now_us;
 	return blend(w, window > RATE_MIN_WINDOW_US ? window : RATE_MIN_WINDOW_US, now_us);
 }
 
+static double faded(uint64_t since_us, uint64_t now_us)
+{
+	return exp(-us_to_s((double)elapsed_us(now_us, since_us)) / RATE_TAU_S);
+}
+
+/* For a sum over many writers: its mean over time is their rate, also when each of them asks
+ * once in a while for a lot. */
 double throttle_writer_rate_now(const struct throttle_writer *w, uint64_t now_us)
 {
-	uint64_t window = elapsed_us(now_us, w->rate_stamp_us);
-
 	if (w->rate_since_us == 0)
 		return 0;
-	return blend(w, window > RATE_MIN_WINDOW_US ? window : RATE_MIN_WINDOW_US, now_us);
+	return w->rate * faded(w->rate_stamp_us, now_us) +
+		w->rate_pages / RATE_TAU_S * faded(w->rate_last_us, now_us);
 }

@@ -25,6 +25,9 @@
 #ifndef WRITERS_MAX
 #define WRITERS_MAX 128
 #endif
+#ifndef DEVICES_MAX
+#define DEVICES_MAX 2
+#endif
 #define IO_PAGES 32.0 /* 128 KiB per write of the flusher */
 #define IN_FLIGHT_MAX 16
 #define COPY_US_PER_PAGE 4 /* 1 GB/s */
@@ -63,7 +66,7 @@ struct sim_device {
 
 struct sim {
 	struct throttle_domain dom;
-	struct sim_device devs[2];
+	struct sim_device devs[DEVICES_MAX];
 	struct sim_writer writers[WRITERS_MAX];
 	unsigned nr_devs, nr_writers;
 	unsigned queue[WRITERS_MAX], queue_len;
@@ -167,12 +170,19 @@ static void start_io(struct sim *m, struct sim_device *d)
 		d->io_done_us = m->now_us + (uint64_t)(d->io[d->io_head] / d->bw * 1e6 + 0.5);
 }
 
+/* Place in the queue of the first one who waits for the device. */
+static unsigned first_in_queue(const struct sim *m, unsigned dev)
+{
+	unsigned at = 0;
+
+	while (at < m->queue_len && m->writers[m->queue[at]].dev != dev)
+		at++;
+	return at;
+}
+
 static bool is_awaited(const struct sim *m, unsigned dev)
 {
-	for (unsigned i = 0; i < m->queue_len; i++)
-		if (m->writers[m->queue[i]].dev == dev)
-			return true;
-	return false;
+	return first_in_queue(m, dev) < m->queue_len;
 }
 
 static void flush(struct sim *m, unsigned dev)
@@ -278,27 +288,37 @@ static void wake(struct sim *m, unsigned i)
 	}
 }
 
-/* Round robin over those who wait, a slice each, until the room is used up. */
+/* One slice for who waits longest; he goes to the end if that was not all. */
+static bool serve(struct sim *m, unsigned dev)
+{
+	unsigned at = first_in_queue(m, dev), i;
+	struct sim_writer *w;
+	double before;
+	bool done;
+
+	if (at == m->queue_len)
+		return false;
+	i = m->queue[at];
+	w = &m->writers[i];
+	before = w->want;
+	w->throttled_us = m->now_us;
+	done = admit(m, w, m->queue_len > 1);
+	if (w->want == before)
+		return false;
+	memmove(m->queue + at, m->queue + at + 1, (--m->queue_len - at) * sizeof(m->queue[0]));
+	w->queued = !done;
+	if (!done)
+		m->queue[m->queue_len++] = i;
+	return true;
+}
+
+/* The devices in turn, until nothing fits. */
 static void serve_queue(struct sim *m)
 {
-	unsigned refused = 0;
+	unsigned stuck = 0;
 
-	while (refused < m->queue_len) {
-		unsigned i = m->queue[0];
-		struct sim_writer *w = &m->writers[i];
-		double before = w->want;
-		bool done;
-
-		w->throttled_us = m->now_us;
-		done = admit(m, w, m->queue_len > 1);
-
-		memmove(m->queue, m->queue + 1, --m->queue_len * sizeof(m->queue[0]));
-		refused = w->want == before ? refused + 1 : 0;
-		if (done)
-			w->queued = false;
-		else
-			m->queue[m->queue_len++] = i;
-	}
+	for (unsigned dev = 0; m->queue_len != 0 && stuck < m->nr_devs; dev++)
+		stuck = serve(m, dev % m->nr_devs) ? 0 : stuck + 1;
 }
 
 /* ---- the loop ---- */
