@@ -8,7 +8,7 @@
 
 #define S_US 1e6
 enum { RECOUNT_EVERY = 1000 };
-#define MOST_DRAIN_US 3600000000ull
+#define MOST_DRAIN_US 86400000000ull
 
 void sim_no_memory(struct sim *sim)
 {
@@ -217,7 +217,7 @@ static void end_early(struct sim *sim)
 static void check_drained(struct sim *sim)
 {
 	if (sim->stopped && sim->now_us > sim->stopped_us + MOST_DRAIN_US)
-		sim_broken(sim, "an hour after the end %" PRIu64 " pages are still dirty",
+		sim_broken(sim, "a day after the end %" PRIu64 " pages are still dirty",
 			sim->dom.nr_dirty + sim->dom.nr_writeback);
 	if (!sim->stopped || sim->nr_alive || sim->dom.nr_dirty || sim->dom.nr_writeback)
 		return;

@@ -213,29 +213,8 @@ static double least_rate(const struct sim_config *c)
 	return least;
 }
 
-/* What may have to drain before anybody is admitted again: a limit that somebody lowered, or that
- * fell with the bandwidth, and a strict device's share when others turn out to be faster. */
-static double most_excess(const struct sim_config *c)
-{
-	double most = (double)c->limit_bytes;
-	bool may = false;
-
-	for (unsigned i = 0; i < c->nr_actions; i++) {
-		const struct sim_action *a = &c->actions[i];
-		may = may || a->kind == SIM_SET_LIMIT || a->kind == SIM_SET_DEVICE;
-		if (a->kind == SIM_SET_LIMIT)
-			most = fmax(most, (double)a->value);
-	}
-	for (unsigned i = 0; i < c->nr_devices; i++) {
-		const struct sim_device_spec *d = &c->devices[i];
-		may = may || (d->settings.strict_limit && c->nr_devices > 1) ||
-			d->settings.dirty_centisecs;
-	}
-	return may ? most : 0;
-}
-
-/* How long a writer may stand: what all of them ask for at once, twenty times over. The first
- * seconds of many writers are the worst: who has had something is small then and goes first. */
+/* How long a writer may stand: what all of them ask for at once, four times over, and a little for
+ * the start, and for a device that must drain to a limit or share that fell. */
 static double longest_stand_s(const struct sim_config *c)
 {
 	double bytes = 0, stall = 0;
@@ -251,7 +230,7 @@ static double longest_stand_s(const struct sim_config *c)
 	}
 	for (unsigned i = 0; i < c->nr_devices; i++)
 		stall += c->devices[i].stall_s + c->devices[i].zone_pause_s;
-	return 8 + stall + (most_excess(c) + 20 * bytes) / least_rate(c);
+	return 10 + stall + 4 * bytes / least_rate(c);
 }
 
 static void judge_writers(const struct sim_config *c, struct sim_result *r)
