@@ -71,7 +71,7 @@ static void pace(struct throttle_device *dev, struct throttle_writer *w, const s
 {
 	const struct law *law = throttle_law(b->law);
 	struct pause_bounds bounds;
-	double charge = 0;
+	double charge = 0, pay_min;
 
 	if (law->held && !req->small)
 		law->held(dev, b, s);
@@ -86,8 +86,11 @@ static void pace(struct throttle_device *dev, struct throttle_writer *w, const s
 	}
 	if (law->charges(b, s, w->nr_charged))
 		charge = at_least(req->charge_max, v->task_ratelimit * law->debt_s);
-	throttle_decide(w, s->now_us, v, charge, w->nr_charged / law->pauses_max,
-		bounds.nr_dirtied_pause);
+	/* a debt may be many times the request: it takes pauses_max of the longest pauses */
+	pay_min = at_least(
+		w->nr_charged, w->nr_held * bounds.max_pause_us / THROTTLE_MAX_PAUSE_US);
+	throttle_decide(
+		w, s->now_us, v, charge, pay_min / law->pauses_max, bounds.nr_dirtied_pause);
 	if (law->stagger && v->again && !w->staggered) {
 		w->nr_dirtied *= law->stagger(dev);
 		w->staggered = true;
@@ -168,7 +171,9 @@ void throttle_balance(struct throttle_domain *dom, struct throttle_device *dev,
 	};
 
 	w->nr_charged = pages;
+	w->nr_held = 0;
 	balance(dom, dev, w, s, req, ret_verdict);
+	w->nr_held = w->nr_dirtied;
 }
 
 void throttle_balance_again(struct throttle_domain *dom, struct throttle_device *dev,

@@ -87,6 +87,7 @@ struct throttle_writer {
 	double nr_dirtied;	 /* n: pages since the last accounting */
 	double nr_dirtied_pause; /* p: pages until the next check, starts at 32 */
 	double nr_charged;	 /* pages of the request it is held for */
+	double nr_held;		 /* unpaid when that began, debts of earlier ones too */
 	bool staggered;		 /* since it last ran free (pace) */
 	uint64_t paused_when_us; /* t0: virtual time, 0 = not set */
 	double rate;		 /* pages/s, exponential mean over 1 s */

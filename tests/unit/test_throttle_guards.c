@@ -784,6 +784,34 @@ static void test_6_blocked(void **state)
 	assert_false(v.again);
 }
 
+/* What earlier requests left unpaid may be many times the one that is held. */
+static void test_6_blocked_with_a_debt(void **state)
+{
+	struct world x;
+	struct throttle_verdict v;
+	uint64_t began_us;
+
+	(void)state;
+	world_init(&x);
+	x.dev.dirty_ratelimit = 1000;
+	x.w.nr_dirtied_pause = 512;
+	set_dirty(&x, 89600);
+	for (unsigned i = 0; i < 512; i++) {
+		x.s.now_us += 10;
+		v = balance(&x, 1);
+	}
+	assert_int_equal(v.kind, THROTTLE_PAUSE);
+	assert_true(v.again);
+	began_us = x.s.now_us;
+	set_dirty(&x, 102400);
+	for (unsigned i = 0; v.again && i < 100; i++) {
+		x.s.now_us += v.pause_us;
+		throttle_balance_again(&x.dom, &x.dev, &x.w, &x.s, &v);
+	}
+	assert_false(v.again);
+	assert_true(x.s.now_us - began_us <= 32ull * THROTTLE_MAX_PAUSE_US);
+}
+
 /* 2560 pages/s each and a request of 1024: two pauses, and together they are the period
  */
 static void test_6_again_pays_for_the_rest(void **state)
@@ -1109,6 +1137,7 @@ int main(void)
 		cmocka_unit_test(test_6_freerun),
 		cmocka_unit_test(test_6_exceeded_is_looked_at_more_often),
 		cmocka_unit_test(test_6_blocked),
+		cmocka_unit_test(test_6_blocked_with_a_debt),
 		cmocka_unit_test(test_6_again_pays_for_the_rest),
 		cmocka_unit_test(test_6_no_pages_no_harm),
 		cmocka_unit_test(test_6_small_writer),
