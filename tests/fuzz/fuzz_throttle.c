@@ -80,6 +80,7 @@ static void check_device(const struct throttle_device *dev)
 	COUNT(dev->busy_pages);
 	RANGE(dev->dirty_ratelimit, DBL_MIN, DBL_MAX);
 	COUNT(dev->balanced_dirty_ratelimit);
+	RANGE(dev->stagger, 0, 1);
 	FINITE(dev->cap_limit);
 }
 
@@ -88,6 +89,7 @@ static void check_writer(const struct throttle_writer *w, uint64_t now_us)
 	COUNT(w->nr_dirtied);
 	COUNT(w->nr_dirtied_pause);
 	COUNT(w->nr_charged);
+	COUNT(w->nr_held);
 	COUNT(w->rate);
 	COUNT(w->rate_pages);
 	CHECK(w->paused_when_us <= now_us + THROTTLE_MAX_PAUSE_US, "it is held until %llu",
