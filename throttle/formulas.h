@@ -132,6 +132,8 @@ double throttle_cubic(double setpoint, double dirty, double limit);
 double throttle_linear_cubic(double setpoint, double dirty, double limit);
 double throttle_device_line(const struct budget *b);
 double throttle_reserve(double wb_thresh, double wb_dirty);
+double throttle_half_span(const struct budget *b);
+bool throttle_in_reserve(const struct budget *b);
 double throttle_pos_ratio(const struct budget *b);
 void throttle_budget_points(struct budget *b);
 void throttle_budget_position(struct budget *b);

@@ -72,7 +72,7 @@ void throttle_update_ratelimit(
 		/* Differs from Linux: a device in its reserve is not what holds the
 		 * domain at the limit. Its rate must not follow the position another
 		 * device causes. */
-		below = b->dirty < b->setpoint || b->wb_dirty < b->wb_thresh / 2;
+		below = b->dirty < b->setpoint || throttle_in_reserve(b);
 	dev->dirty_ratelimit = throttle_ratelimit_step(dev->dirty_ratelimit,
 		dev->balanced_dirty_ratelimit, balanced, task_ratelimit, below, !below);
 	dev->balanced_dirty_ratelimit = balanced;
@@ -90,9 +90,7 @@ static double max_pause(const struct budget *b)
  * or it would run dry. */
 static bool charges(const struct budget *b, const struct throttle_sample *s, double pages)
 {
-	if (b->strict_limit)
-		return pages < b->wb_thresh - b->wb_setpoint;
-	return b->wb_dirty >= b->wb_thresh / 2 && pages < b->limit - b->setpoint;
+	return !throttle_in_reserve(b) && pages < throttle_half_span(b);
 }
 
 const struct law throttle_linux = {

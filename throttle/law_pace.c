@@ -53,28 +53,26 @@ static void tick(struct throttle_device *dev, const struct throttle_sample *s)
 	dev->fill_stamp_us = s->now_us;
 }
 
-static double half_span(const struct budget *b)
-{
-	return at_least(
-		b->strict_limit ? b->wb_thresh - b->wb_setpoint : b->limit - b->setpoint, 0);
-}
-
 /* A pause is a delay in the loop that keeps the position: half of the time in which the device
  * writes what lies between setpoint and limit. */
 static double max_pause(const struct budget *b)
 {
-	double us = half_span(b) / (2 * b->avg_write_bandwidth) * 1e6 + DRAIN_US;
+	double us = throttle_half_span(b) / (2 * b->avg_write_bandwidth) * 1e6 + DRAIN_US;
 
 	return at_most(throttle_max_pause(b->avg_write_bandwidth, b->wb_dirty), us);
 }
 
 /* A requests of n pages at random phases scatter the dirty pages by n sqrt(A / 12). Where that
  * comes near the half-span the position is noise: writers are let go below freerun and queue
- * at the limit, by chance. The gate paces there, and its queue is fair by itself. */
+ * at the limit, by chance. The gate paces there, and its queue is fair by itself. And a device
+ * that has all but run dry must not wait for writers that are held, perhaps to a rate that was
+ * measured when it was slow. */
 static bool charges(const struct budget *b, const struct throttle_sample *s, double pages)
 {
-	double h = half_span(b);
+	double h = throttle_half_span(b);
 
+	if (!b->strict_limit && b->wb_dirty < b->wb_thresh / (2 * SCOPE))
+		return false;
 	return pages * pages * at_least(s->nr_throttled, 1) <= SCATTER_MAX * h * h;
 }
 

@@ -63,6 +63,20 @@ double throttle_reserve(double wb_thresh, double wb_dirty)
 	return wb_dirty > reserve / SCOPE ? reserve / wb_dirty : SCOPE;
 }
 
+/* h: from the setpoint to the limit. */
+double throttle_half_span(const struct budget *b)
+{
+	if (b->strict_limit)
+		return at_least(b->wb_thresh - b->wb_setpoint, 0);
+	return at_least(b->limit - b->setpoint, 0);
+}
+
+/* Held back by what others have piled up: the device has less than half of its share. */
+bool throttle_in_reserve(const struct budget *b)
+{
+	return !b->strict_limit && b->wb_dirty < b->wb_thresh / 2;
+}
+
 static double strict_curve(const struct law *law, const struct budget *b)
 {
 	double setpoint = throttle_freerun(b->wb_thresh, b->wb_bg_thresh);
