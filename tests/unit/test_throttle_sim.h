@@ -1,7 +1,8 @@
 /* test_throttle_sim.h - the law in a closed loop: writers, flusher and devices in virtual
  * time.
  *
- * One call of step() is one event; order and outcome are fixed, there is no randomness.
+ * One call of step() is one event; order and outcome are fixed, there is no randomness but a
+ * sequence of fixed numbers that spreads the pauses of many writers.
  * After every event the hard limits are compared with the counters. Devices serve one
  * write at a time at a constant speed; the flusher keeps up to IN_FLIGHT_MAX of them
  * queued. Writers hold a request as throttle.h tells them to. Results are counted after
@@ -31,6 +32,7 @@
 #define IO_PAGES 32.0 /* 128 KiB per write of the flusher */
 #define IN_FLIGHT_MAX 16
 #define COPY_US_PER_PAGE 4 /* 1 GB/s */
+#define MOST_TOGETHER 8	   /* more writers than this: their pauses are spread */
 #define NEVER UINT64_MAX
 
 struct sim_writer {
@@ -71,6 +73,7 @@ struct sim {
 	unsigned nr_devs, nr_writers;
 	unsigned queue[WRITERS_MAX], queue_len;
 	uint64_t now_us, tick_us, warm_us;
+	uint64_t spread; /* state of a linear congruential generator */
 	double thresh, bg_thresh, cap;
 	double max_ratio;
 	bool strict;
@@ -88,6 +91,7 @@ static void sim_init(struct sim *m, double thresh)
 {
 	memset(m, 0, sizeof(*m));
 	m->now_us = 1000000;
+	m->warm_us = NEVER;
 	m->thresh = thresh;
 	m->bg_thresh = thresh / 2;
 	m->cap = THROTTLE_NO_CAP;
@@ -225,6 +229,16 @@ static void complete(struct sim *m, struct sim_device *d)
 
 /* ---- writers ---- */
 
+/* Each decides when its pause is over, and what the position was then holds for the next one:
+ * writers who keep the same order for ever would always look at the same part of a ripple. */
+static uint64_t spread(struct sim *m, uint64_t pause_us)
+{
+	if (m->nr_writers <= MOST_TOGETHER)
+		return pause_us;
+	m->spread = m->spread * 6364136223846793005u + 1442695040888963407u;
+	return pause_us - pause_us / 4 * (m->spread >> 48) / 65536;
+}
+
 static void decide(struct sim *m, struct sim_writer *w, bool again)
 {
 	struct sim_device *d = &m->devs[w->dev];
@@ -244,7 +258,7 @@ static void decide(struct sim *m, struct sim_writer *w, bool again)
 	}
 	d->kicked |= v.start_background;
 	w->again = v.again && !m->ignore_again;
-	w->next_us = m->now_us + v.pause_us;
+	w->next_us = m->now_us + spread(m, v.pause_us);
 	if (v.pause_us != 0)
 		w->throttled_us = w->next_us;
 	if (!w->again)

@@ -100,7 +100,7 @@ static inline void check_verdict(const struct throttle_verdict *v)
 	for (size_t i = 0; i < sizeof(finite) / sizeof(finite[0]); i++)
 		assert_true(isfinite(finite[i]));
 	assert_true(v->pos_ratio >= 0 && v->pos_ratio <= POS_RATIO_MAX);
-	assert_true(v->dirty_ratelimit >= 1);
+	assert_true(v->dirty_ratelimit >= 0.01);
 	assert_true(v->pause_us <= THROTTLE_MAX_PAUSE_US);
 	assert_true(v->bg_thresh <= v->freerun && v->freerun <= v->dirty_limit);
 	assert_true(v->setpoint <= v->dirty_limit);
