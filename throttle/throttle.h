@@ -132,7 +132,7 @@ enum throttle_kind {
 	THROTTLE_EXEMPT,    /* small writer (well below its share): not paused */
 	THROTTLE_BANKED,    /* pause shorter than min_pause: carried in t0 */
 	THROTTLE_PAUSE,	    /* hold the reply for pause_us */
-	THROTTLE_BLOCKED,   /* task_ratelimit 0 (at the limit): pause_us = max_pause */
+	THROTTLE_BLOCKED,   /* linux: task_ratelimit 0 (at the limit): pause_us = max_pause */
 };
 
 struct throttle_verdict {
@@ -214,7 +214,8 @@ double throttle_reference_bandwidth(const struct throttle_device *dev, double pr
 
 /* How many of want pages may be dirtied now: 0..want, whole pages. reserved: pages admitted and
  * not yet counted in s->dirty. nr_writers >= 1: those now writing to the device. queued: others
- * already wait, so a slice is at most half the room divided by the writers. */
+ * already wait, so a slice is at most half the room divided by the writers, and with pace what
+ * one pause pays for. */
 double throttle_admissible(const struct throttle_domain *dom, const struct throttle_device *dev,
 	const struct throttle_sample *s, double want, double reserved, unsigned nr_writers,
 	bool queued);
@@ -225,8 +226,8 @@ bool throttle_is_small(const struct throttle_device *dev, double nr_writers, dou
 	double request_pages);
 
 /* A writer has dirtied nr_pages (0 allowed: a rewrite of pages already dirty still counts its
- * request for the exemption rule, request_pages). Updates writer, and at most every interval
- * the device's ratelimit, and gives the verdict. */
+ * request for the exemption rule, request_pages). Updates writer, and with linux at most every
+ * interval the device's ratelimit, and gives the verdict. */
 void throttle_balance(struct throttle_domain *dom, struct throttle_device *dev,
 	struct throttle_writer *w, const struct throttle_sample *s, double nr_pages,
 	double request_pages, struct throttle_verdict *ret_verdict);
