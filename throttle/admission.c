@@ -8,6 +8,9 @@
 
 #include <math.h>
 
+/* 1 EiB. Sums of whole pages are exact far beyond it, but not for ever. */
+#define GATE_PAGES_MAX 281474976710656.0
+
 /* A device above its share leaves the last part of the scope to the others. A dead device
  * would otherwise take the room that a good one frees, page by page and for ever, until
  * the whole domain is waiting for it. */
@@ -18,7 +21,7 @@ static double shared_limit(const struct budget *b)
 	if (b->wb_dirty * b->thresh >
 		b->wb_thresh * limit) /* of the limit, also while it lags */
 		limit -= at_least(limit - b->setpoint, 0) / 4;
-	return at_least(limit, 1);
+	return clamp(limit, 1, GATE_PAGES_MAX);
 }
 
 /* While others wait: half of the room for all of them. */

@@ -125,6 +125,23 @@ static void test_cap_is_a_domain(void **state)
 	assert_near(v.freerun, 76800, 1e-6);
 }
 
+/* Where a double has no room for the last page any more, none is let in. */
+static void test_6b_gate_is_exact(void **state)
+{
+	struct world x;
+
+	(void)state;
+	world_init(&x);
+	x.s.thresh = 1099511627776.0; /* 2^40 */
+	x.s.dirty = x.s.reclaimable = 1099511627776.0 - 3;
+	assert_near(admissible(&x, 256, 0, false), 3, 0);
+	x.s.thresh = 9007199254740994.0;
+	x.s.dirty = x.s.reclaimable = 9007199254740991.0;
+	assert_near(admissible(&x, 256, 0, false), 0, 0);
+	set_dirty(&x, 0);
+	assert_near(admissible(&x, 256, 0, false), 256, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -132,6 +149,7 @@ int main(void)
 		cmocka_unit_test(test_6b_gate_of_cap_and_strict),
 		cmocka_unit_test(test_6b_gate_keeps_room_for_others),
 		cmocka_unit_test(test_cap_is_a_domain),
+		cmocka_unit_test(test_6b_gate_is_exact),
 	};
 
 	return run_for_both_laws(tests);
