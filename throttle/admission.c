@@ -16,12 +16,12 @@
  * the whole domain is waiting for it. */
 static double shared_limit(const struct budget *b)
 {
-	double limit = b->limit;
+	double limit = at_most(b->limit, GATE_PAGES_MAX);
 
 	if (b->wb_dirty * b->thresh >
 		b->wb_thresh * limit) /* of the limit, also while it lags */
 		limit -= at_least(limit - b->setpoint, 0) / 4;
-	return clamp(limit, 1, GATE_PAGES_MAX);
+	return at_least(limit, 1);
 }
 
 /* While others wait: half of the room for all of them. */
