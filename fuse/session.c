@@ -49,6 +49,7 @@ struct session {
 	pthread_mutex_t spawn_lock;
 	pthread_cond_t gone; /* a reader ended */
 	unsigned nr_readers, nr_blocking;
+	unsigned nr_leaving; /* readers that no longer count, and are not gone yet */
 	atomic_bool spinning, ended;
 	unsigned spin_fails, spin_skip; /* whoever has set spinning */
 	int error;
@@ -377,10 +378,14 @@ static void serve(struct reader *r, size_t bytes)
 	r->nr_frames = kept;
 }
 
-static bool surplus(struct session *s)
+/* There are more readers than need be, and this one goes. It counts as gone at once, or all those
+ * that end a wait together would go together, and nobody would be left. */
+static bool leave_as_surplus(struct session *s)
 {
 	pthread_mutex_lock(&s->spawn_lock);
 	bool leave = s->nr_readers - s->nr_blocking > READERS_IDLE_MOST;
+	s->nr_readers -= leave;
+	s->nr_leaving += leave;
 	pthread_mutex_unlock(&s->spawn_lock);
 	return leave;
 }
@@ -403,12 +408,13 @@ static void *reader_main(void *arg)
 	struct session *s = arg;
 	struct reader *r = calloc(1, sizeof(*r));
 	ssize_t n = -ENOMEM;
-	bool left = false;
+	bool left = false, served = false;
 
 	if (r)
 		r->linear = aligned_alloc(PAGE_BYTES, linear_bytes(s));
 	if (r && r->linear) {
 		r->s = s;
+		served = true;
 		current = r;
 		if (reader_poll_init(r) < 0)
 			log_warn("a reader cannot wait for requests: %s", strerror(errno));
@@ -421,18 +427,21 @@ static void *reader_main(void *arg)
 			if (n < (ssize_t)sizeof(struct fuse_in_header))
 				break;
 			serve(r, (size_t)n);
-			if (surplus(s)) {
-				left = true;
+			left = leave_as_surplus(s);
+			if (left)
 				break;
-			}
 		}
 		reader_finish(r);
 	} else {
 		free(r);
-		left = true; /* the others go on */
 	}
 	pthread_mutex_lock(&s->spawn_lock);
-	if (--s->nr_readers == 0 || !left) {
+	if (left)
+		s->nr_leaving--;
+	else
+		s->nr_readers--;
+	/* Without memory for one more reader the others go on. */
+	if (!left && (served || s->nr_readers == 0)) {
 		atomic_store_explicit(&s->ended, true, memory_order_release);
 		if (n < 0 && n != -ENODEV && n != -ECONNABORTED)
 			s->error = (int)n;
@@ -483,7 +492,7 @@ int session_loop(struct pacefs *p)
 		spawn_reader(s);
 	if (s->nr_readers == 0)
 		s->error = -EAGAIN;
-	while (s->nr_readers)
+	while (s->nr_readers + s->nr_leaving)
 		pthread_cond_wait(&s->gone, &s->spawn_lock);
 	pthread_mutex_unlock(&s->spawn_lock);
 	return s->error;
