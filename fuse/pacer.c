@@ -77,6 +77,10 @@ static void observe(struct pacer *p, struct pacer_device *pd, uint64_t now_us)
 	pd->seen_written = pd->dev->written;
 	throttle_completed(&p->throttle, &pd->throttle, (double)done,
 		(double)pd->settings.max_ratio / 100, now_us);
+	if (p->throttle.dirty_limit > p->thresh || pd->throttle.cap_limit > pd->cap_pages) {
+		struct throttle_sample s = pacer_sample(p, pd, now_us);
+		throttle_lower_limits(&p->throttle, &pd->throttle, &s, (double)done);
+	}
 }
 
 /* Limits rise at once; the smoothed ones are updated at the next tick. A page is always let
@@ -177,7 +181,10 @@ static void tick_device(struct pacer *p, struct pacer_device *pd, uint64_t now_u
 	set_cap(pd);
 	s.cap_thresh = pd->cap_pages;
 	set_flush_targets(p, pd, &s);
-	pd->exit_debt += writers_expire(&pd->writers, p->ops->has_ended, now_us);
+	if (now_us >= pd->expire_us) {
+		pd->expire_us = now_us + US_PER_S;
+		pd->exit_debt += writers_expire(&pd->writers, p->ops->has_ended, now_us);
+	}
 	if (pd->dev->nr_dirty)
 		p->ops->kick(pd->dev);
 }
@@ -186,7 +193,9 @@ static void tick(struct pacer *p, uint64_t now_us)
 {
 	struct pacer_device *pd;
 
-	p->tick_us = now_us + THROTTLE_TICK_US;
+	/* With nothing dirty only old writers are left to forget. */
+	p->tick_us = now_us +
+		(p->dom->nr_dirty + p->dom->nr_writeback ? THROTTLE_TICK_US : US_PER_S);
 	DL_FOREACH (p->devices, pd)
 		tick_device(p, pd, now_us);
 }
@@ -272,6 +281,10 @@ static void heed(struct pacer *p, struct held *h, const struct throttle_sample *
 	struct pacer_device *pd = h->pd;
 
 	p->ops->judged(h, s, v);
+	if (h->error == EINTR) { /* being killed: it has waited enough */
+		v->pause_us = 0;
+		v->again = false;
+	}
 	if (v->start_background) {
 		if (pd->dev->nr_dirty <= pd->dev->bg_pages) /* it was over a moment ago */
 			set_flush_targets(p, pd, s);
@@ -313,10 +326,6 @@ static void settle(struct pacer *p, struct held *h, uint64_t now_us, struct held
 {
 	uint64_t pause = judge(p, h, now_us);
 
-	if (h->error == EINTR) { /* being killed: it has waited enough */
-		pause = 0;
-		h->again = false;
-	}
 	p->ops->settled(h, now_us);
 	if (h->again)
 		watch(p, h);
@@ -371,7 +380,8 @@ static bool is_small(const struct held *h)
 
 	return h->writer->bytes > 0 &&
 		throttle_is_small(&pd->throttle, pd->summary.nr_active,
-			h->writer->throttle.rate, request_pages(h));
+			throttle_writer_rate_now(&h->writer->throttle, h->arrived_us),
+			request_pages(h));
 }
 
 static struct held **queue_of(const struct held *h)
@@ -434,14 +444,13 @@ static void look_at_interrupted(struct pacer *p, uint64_t now_us, struct held **
 /* Who is served next. A small request goes first when it has waited longer, and otherwise every
  * other time: while many writers start, those who have had something come back as small ones, and
  * the rest would stand behind them for as long as they do. */
-static struct held *first_of(struct pacer_device *pd)
+static struct held *first_of(const struct pacer_device *pd)
 {
 	struct held *small = pd->small_queue, *other = pd->queue;
 
 	if (!small || !other)
 		return small ? small : other;
-	pd->small_turn = !pd->small_turn;
-	return pd->small_turn || small->queued_us < other->queued_us ? small : other;
+	return !pd->served_small || small->queued_us < other->queued_us ? small : other;
 }
 
 /* One slice for whoever is first in the device's queues. False when nothing fits. */
@@ -456,6 +465,7 @@ static bool serve(
 	bool all = admit(p, h, now_us);
 	if (h->done == before && !all)
 		return false;
+	pd->served_small = h->small;
 	/* Others wait for this to be written, whatever the verdict says: the flusher may have
 	 * gone to sleep with nothing dirty. */
 	p->ops->kick(pd->dev);
@@ -500,6 +510,8 @@ void pacer_submit(struct pacer *p, struct held *h, uint64_t now_us, struct held 
 	struct pacer_device *pd = h->pd;
 
 	h->arrived_us = now_us;
+	if (p->tick_us > now_us + THROTTLE_TICK_US)
+		p->tick_us = now_us + THROTTLE_TICK_US;
 	if (h->writer->bytes == 0 && h->writer->held == 0)
 		adopt_exit_debt(pd, h->writer);
 	h->writer->held++;

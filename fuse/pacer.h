@@ -1,9 +1,11 @@
 /* pacer.h - admission and held replies: what stands between a write and its answer.
  *
  * A write is admitted (its pages become dirty) only while dirty + writeback stay within the
- * smoothed limit; what does not fit queues per device in the order of arrival and is admitted in
- * slices as completions make room. Once all of it is admitted the law gives its verdict, and the
- * reply is held for the pause. No thread waits meanwhile.
+ * smoothed limit; what does not fit queues per device and is admitted in slices as completions
+ * make room: a slice for each device in turn, and of each for the first in the order of arrival.
+ * Small requests of writers far below their share have a queue of their own, which is served
+ * first where they have waited longer, and otherwise every other time. Once all of it is admitted
+ * the law gives its verdict, and the reply is held for the pause. No thread waits meanwhile.
  *
  * A state machine: no thread, clock, system call or FUSE in here. A mount drives it (write.c: one
  * thread around pacer_step()), and so does the simulator in tests/sim, with the same counters
@@ -100,10 +102,11 @@ struct pacer_device {
 	double cap_pages;    /* ... the device's own limit, as of the last tick */
 	struct writers writers;
 	struct writers_summary summary; /* as of the last tick */
+	uint64_t expire_us;		/* next look for writers that have ended */
 	double exit_debt;	  /* pages dirtied by writers that ended before they paid */
 	struct held *queue;	  /* waiting for admission, fair order */
 	struct held *small_queue; /* ... small requests of writers far below their share */
-	bool small_turn;	  /* which of the two was served last */
+	bool served_small;	  /* which of the two was served last */
 	unsigned nr_queued;
 	uint64_t look_us;		 /* next look at interrupted ones in the queues */
 	uint64_t seen_written;		 /* of dev, as the law last heard of it */

@@ -241,8 +241,9 @@ static struct write *write_create(
 }
 
 /* The lock may be dropped meanwhile: a system call may be needed. */
-static struct writer *find_writer(struct pacefs *p, struct write *w, uint64_t now_us)
+static struct writer *find_writer(struct pacefs *p, struct write *w)
 {
+	uint64_t now_us = clock_now_us();
 	struct callers *cs = &p->writes.callers;
 	uid_t uid = fuse_req_ctx(w->req)->uid;
 	struct caller caller = {0};
@@ -268,7 +269,6 @@ void writes_submit(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct pa
 {
 	struct writes *ws = &p->writes;
 	struct held *ready = NULL;
-	uint64_t now = clock_now_us();
 
 	struct write *w = write_create(p, req, fn, payload);
 	if (!w) {
@@ -280,18 +280,18 @@ void writes_submit(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct pa
 		return;
 	}
 	domain_lock(&p->dom);
+	if (!from_kernel)
+		w->held.writer = find_writer(p, w);
+	uint64_t now = clock_now_us(); /* with the lock: it does not step back */
 	if (from_kernel) {
 		pacer_force(&p->pacer, &w->held, now, &ready);
+	} else if (w->held.writer) {
+		pacer_submit(&p->pacer, &w->held, now, &ready);
 	} else {
-		w->held.writer = find_writer(p, w, now);
-		if (w->held.writer) {
-			pacer_submit(&p->pacer, &w->held, now, &ready);
-		} else {
-			w->held.error = ENOMEM;
-			w->held.arrived_us = now;
-			free_payload(w);
-			DL_APPEND(ready, &w->held);
-		}
+		w->held.error = ENOMEM;
+		w->held.arrived_us = now;
+		free_payload(w);
+		DL_APPEND(ready, &w->held);
 	}
 	if (pacer_next_us(&p->pacer) < ws->wake_us)
 		pthread_cond_broadcast(&p->dom.progress);

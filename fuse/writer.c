@@ -22,30 +22,37 @@ struct writer *writers_get(struct writers *ws, const struct writer_key *key, uin
 	return w;
 }
 
+/* Readers take the time before the lock: it may step back a little between two calls. */
+static uint64_t since_us(uint64_t then_us, uint64_t now_us)
+{
+	return now_us > then_us ? now_us - then_us : 0;
+}
+
 static bool is_throttled(const struct writer *w, uint64_t now_us)
 {
-	return w->held || (w->paused_us && now_us - w->paused_us < RECENT_US);
+	return w->held || (w->paused_us && since_us(w->paused_us, now_us) < RECENT_US);
 }
 
 static double rate_at(const struct fading_rate *r, uint64_t now_us)
 {
 	if (r->rate == 0)
 		return 0;
-	return r->rate * exp(-(double)(now_us - r->stamp_us) / RECENT_US);
+	return r->rate * exp(-(double)since_us(r->stamp_us, now_us) / RECENT_US);
 }
 
 /* rate may be negative. */
 static void rate_add(struct fading_rate *r, double rate, uint64_t now_us)
 {
 	r->rate = fmax(rate_at(r, now_us) + rate, 0);
-	r->stamp_us = now_us;
+	if (now_us > r->stamp_us)
+		r->stamp_us = now_us;
 }
 
 void writers_dirtied(struct writers *ws, struct writer *w, double pages, uint64_t now_us)
 {
 	double rate = pages * 1e6 / RECENT_US;
 
-	if (w->paused_us && now_us - w->paused_us < RECENT_US)
+	if (w->paused_us && since_us(w->paused_us, now_us) < RECENT_US)
 		return;
 	rate_add(&w->free, rate, now_us);
 	rate_add(&ws->free, rate, now_us);
@@ -65,7 +72,7 @@ struct writers_summary writers_sum_up(const struct writers *ws, uint64_t now_us)
 	struct writers_summary sum = {.unthrottled_rate = rate_at(&ws->free, now_us)};
 
 	for (const struct writer *w = ws->table; w; w = w->hh.next) {
-		sum.nr_active += w->held || now_us - w->last_us < RECENT_US;
+		sum.nr_active += w->held || since_us(w->last_us, now_us) < RECENT_US;
 		sum.nr_throttled += is_throttled(w, now_us);
 	}
 	if (!sum.nr_active)
@@ -80,7 +87,7 @@ double writers_expire(
 	double debt = 0;
 
 	HASH_ITER (hh, ws->table, w, next) {
-		uint64_t idle_us = now_us - w->last_us;
+		uint64_t idle_us = since_us(w->last_us, now_us);
 		if (w->held || idle_us <= WRITER_QUIET_US)
 			continue;
 		bool ended = has_ended(w);

@@ -120,6 +120,23 @@ void throttle_follow_limits(struct throttle_domain *dom, struct throttle_device 
 	follow(&dev->cap_limit, &dev->cap_stamp_us, s->cap_thresh, s->wb_dirty, s->now_us);
 }
 
+static void lower(double *limit, double thresh, double dirty, double pages)
+{
+	double to = at_least(thresh, dirty);
+
+	if (*limit > to)
+		*limit = at_least(*limit - pages / 2, to);
+}
+
+void throttle_lower_limits(struct throttle_domain *dom, struct throttle_device *dev,
+	const struct throttle_sample *s, double pages)
+{
+	pages = at_least(pages, 0);
+	lower(&dom->dirty_limit, s->thresh, s->dirty, pages);
+	if (s->cap_thresh < THROTTLE_NO_CAP && dev->cap_limit < THROTTLE_NO_CAP)
+		lower(&dev->cap_limit, s->cap_thresh, s->wb_dirty, pages);
+}
+
 void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s)
 {

@@ -195,6 +195,12 @@ void throttle_device_removed(
 void throttle_tick(struct throttle_domain *dom, struct throttle_device *dev,
 	const struct throttle_sample *s);
 
+/* pages have completed on the device, s is of after that: of a limit that lags above its
+ * threshold half of them is not given out again. By time alone it would not come down where the
+ * gate paces: it follows what is dirty, and dirty would be filled up to it. */
+void throttle_lower_limits(struct throttle_domain *dom, struct throttle_device *dev,
+	const struct throttle_sample *s, double pages);
+
 /* The limits took a new value by a setting: in force at once, but never below what is dirty now;
  * from there followed down smoothly. */
 void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device *dev,

@@ -58,7 +58,7 @@ def run(*command, timeout=60, **kwargs):
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, **kwargs)
     if done.returncode != 0:
-        raise Failed(f"{shlex.join(map(str, command))}: {done.stderr.strip() or done.returncode}")
+        raise Failed(f"{shlex.join(map(str, command))}: {done.stderr.strip() or done.stdout.strip()[-200:]} ({done.returncode})")
     return done.stdout
 
 
