@@ -37,7 +37,7 @@ static const char usage_text[] =
 	"  dirty_background_ratio=25 | dirty_background_bytes=SIZE    start writing above\n"
 	"  dirty_expire_centisecs=3000      write what is older\n"
 	"  dirty_writeback_centisecs=500    look for old data this often, 0 = never\n"
-	"  law=linux|pace                   how writers are paced\n"
+	"  law=pace|linux                   how writers are paced\n"
 	"Only at mount:\n"
 	"  cache_size=SIZE   memory for data, default RAM/16 up to 256M\n"
 	"  max_write=SIZE    largest request, 4K..1M, default by the device's speed\n"

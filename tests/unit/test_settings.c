@@ -62,7 +62,7 @@ static void test_defaults_are_allowed_and_read_back(void **state)
 	assert_reads("dirty_background_ratio", "25");
 	assert_reads("dirty_expire_centisecs", "3000");
 	assert_reads("dirty_writeback_centisecs", "500");
-	assert_reads("law", "linux");
+	assert_reads("law", "pace");
 }
 
 static void test_every_name_is_known_and_takes_its_own_value(void **state)
