@@ -210,7 +210,8 @@ void throttle_limits_changed(struct throttle_domain *dom, struct throttle_device
 const char *throttle_law_name(enum throttle_law law);
 bool throttle_law_by_name(const char *name, enum throttle_law *ret_law);
 
-/* The rate of a writer as of now, pages/s: it fades while the writer is silent. */
+/* The rate of a writer as of now, pages/s, with what it has asked for since it was last judged; it
+ * fades while the writer is silent. */
 double throttle_writer_rate_now(const struct throttle_writer *w, uint64_t now_us);
 
 /* Confidence 0..1 in the measured bandwidth, and the bandwidth that limits in time count with:

@@ -58,8 +58,7 @@ static double faded(uint64_t since_us, uint64_t now_us)
 	return exp(-us_to_s((double)elapsed_us(now_us, since_us)) / RATE_TAU_S);
 }
 
-/* For a sum over many writers: its mean over time is their rate, also when each of them asks
- * once in a while for a lot. */
+/* Its mean over time is the rate, also of a writer that asks once in a while for a lot. */
 double throttle_writer_rate_now(const struct throttle_writer *w, uint64_t now_us)
 {
 	if (w->rate_since_us == 0)
