@@ -142,6 +142,40 @@ static void test_6b_gate_is_exact(void **state)
 	assert_near(admissible(&x, 256, 0, false), 256, 0);
 }
 
+/* Half of what completes is not given out again while a limit lags. */
+static void test_completions_lower_a_limit_that_lags(void **state)
+{
+	struct world x;
+
+	(void)state;
+	world_init(&x);
+	x.dom.dirty_limit = x.s.thresh + 1000;
+	set_dirty(&x, x.s.thresh + 980); /* 20 of the 1000 are free */
+	throttle_lower_limits(&x.dom, &x.dev, &x.s, 30);
+	assert_near(x.dom.dirty_limit, x.s.thresh + 985, 0);
+	throttle_lower_limits(&x.dom, &x.dev, &x.s, 30); /* not below what is dirty */
+	assert_near(x.dom.dirty_limit, x.s.thresh + 980, 0);
+	throttle_lower_limits(&x.dom, &x.dev, &x.s, 30);
+	assert_near(x.dom.dirty_limit, x.s.thresh + 980, 0);
+	set_dirty(&x, 0);
+	throttle_lower_limits(&x.dom, &x.dev, &x.s, -5);
+	assert_near(x.dom.dirty_limit, x.s.thresh + 980, 0);
+	throttle_lower_limits(&x.dom, &x.dev, &x.s, 1e6); /* nor below the threshold */
+	assert_near(x.dom.dirty_limit, x.s.thresh, 0);
+	x.dom.dirty_limit = x.s.thresh - 5; /* one that is to rise is not this one's */
+	throttle_lower_limits(&x.dom, &x.dev, &x.s, 10);
+	assert_near(x.dom.dirty_limit, x.s.thresh - 5, 0);
+
+	assert_true(x.dev.cap_limit >= THROTTLE_NO_CAP);
+	x.s.cap_thresh = 1000;
+	throttle_lower_limits(&x.dom, &x.dev, &x.s, 10); /* no limit to lower yet */
+	assert_true(x.dev.cap_limit >= THROTTLE_NO_CAP);
+	x.dev.cap_limit = 1500;
+	set_dirty(&x, 1400);
+	throttle_lower_limits(&x.dom, &x.dev, &x.s, 10);
+	assert_near(x.dev.cap_limit, 1495, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -150,6 +184,7 @@ int main(void)
 		cmocka_unit_test(test_6b_gate_keeps_room_for_others),
 		cmocka_unit_test(test_cap_is_a_domain),
 		cmocka_unit_test(test_6b_gate_is_exact),
+		cmocka_unit_test(test_completions_lower_a_limit_that_lags),
 	};
 
 	return run_for_both_laws(tests);
