@@ -389,6 +389,37 @@ static struct held **queue_of(const struct held *h)
 	return h->small ? &h->pd->small_queue : &h->pd->queue;
 }
 
+/* A writer has one turn, however many threads it writes with: one of its requests is in the queue,
+ * the others stand behind that. */
+static void line_up(struct held *h)
+{
+	struct writer *w = h->writer;
+
+	if (w->at_gate) {
+		DL_APPEND(w->behind, h);
+		return;
+	}
+	w->at_gate = h;
+	DL_APPEND(*queue_of(h), h);
+}
+
+static void leave_line(struct held *h)
+{
+	struct writer *w = h->writer;
+	struct held *next = w->behind;
+
+	if (w->at_gate != h) {
+		DL_DELETE(w->behind, h);
+		return;
+	}
+	DL_DELETE(*queue_of(h), h);
+	w->at_gate = NULL;
+	if (next) {
+		DL_DELETE(w->behind, next);
+		line_up(next);
+	}
+}
+
 static void enqueue(struct pacer *p, struct held *h, uint64_t now_us)
 {
 	struct pacer_device *pd = h->pd;
@@ -396,7 +427,7 @@ static void enqueue(struct pacer *p, struct held *h, uint64_t now_us)
 	h->queued_us = now_us;
 	h->small = is_small(h);
 	writers_throttle(&pd->writers, h->writer, now_us);
-	DL_APPEND(*queue_of(h), h);
+	line_up(h);
 	if (pd->nr_queued++ == 0)
 		pd->look_us = now_us + PACER_LOOK_US;
 	p->nr_queued++;
@@ -411,7 +442,7 @@ static void dequeue(struct pacer *p, struct held *h, uint64_t now_us, struct hel
 {
 	struct pacer_device *pd = h->pd;
 
-	DL_DELETE(*queue_of(h), h);
+	leave_line(h);
 	pd->nr_queued--;
 	p->nr_queued--;
 	pd->dev->nr_blocked--;
@@ -421,11 +452,15 @@ static void dequeue(struct pacer *p, struct held *h, uint64_t now_us, struct hel
 
 static void look_at(struct pacer *p, struct held *queue, uint64_t now_us, struct held **ready)
 {
-	struct held *h, *next;
+	struct held *h, *next, *other, *next_other;
 
-	DL_FOREACH_SAFE (queue, h, next)
+	DL_FOREACH_SAFE (queue, h, next) {
+		DL_FOREACH_SAFE (h->writer->behind, other, next_other)
+			if (killed_now(p, other))
+				dequeue(p, other, now_us, ready);
 		if (killed_now(p, h))
 			dequeue(p, h, now_us, ready);
+	}
 }
 
 static void look_at_interrupted(struct pacer *p, uint64_t now_us, struct held **ready)

@@ -2,7 +2,7 @@
  *
  * A write is admitted (its pages become dirty) only while dirty + writeback stay within the
  * smoothed limit; what does not fit queues per device and is admitted in slices as completions
- * make room: a slice for each device in turn, and of each for the first in the order of arrival.
+ * make room: a slice for each device in turn, and of each for the writer that waits longest.
  * Small requests of writers far below their share have a queue of their own, which is served
  * first where they have waited longer, and otherwise every other time. Once all of it is admitted
  * the law gives its verdict, and the reply is held for the pause. No thread waits meanwhile.

@@ -12,6 +12,8 @@
 #include <sys/types.h>
 #include <uthash.h>
 
+struct held; /* fuse/pacer.h */
+
 #define WRITER_IDLE_US 30000000ull /* an idle writer is forgotten after this */
 #define WRITER_QUIET_US 200000ull  /* a writer quiet for this long may have ended: look */
 
@@ -43,7 +45,9 @@ struct writer {
 	uint64_t paused_us;	 /* last pause or queueing; 0 = never */
 	struct fading_rate free; /* its part in writers.free */
 	uint64_t bytes, pauses, pause_us;
-	unsigned held; /* requests held now: it must not be forgotten */
+	unsigned held;	      /* requests held now: it must not be forgotten */
+	struct held *at_gate; /* of those queued, the one whose turn comes, ... */
+	struct held *behind;  /* ... and the others, in the order of arrival */
 };
 
 struct writers {

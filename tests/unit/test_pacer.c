@@ -612,6 +612,42 @@ static void test_two_queues(void **state)
 	}
 }
 
+/* A writer with many threads gets no more than one with a single one. */
+static void test_writers_in_turn(void **state)
+{
+	begin(1, 4096, 25600);
+	dirty(0, 4096);
+	for (unsigned i = 0; i < 8; i++)
+		submit(request(0, 1, 4));
+	submit(request(0, 2, 256));
+	submit(request(0, 3, 256));
+	for (unsigned i = 0; i < 60; i++) {
+		complete(0, 1);
+		step();
+	}
+	for (unsigned i = 0; i < 5; i++)
+		assert_int_equal(pages_of(&requests[i]), 4);
+	for (unsigned i = 5; i < 8; i++)
+		assert_int_equal(pages_of(&requests[i]), 0);
+	assert_int_equal(pages_of(&requests[8]), 20);
+	assert_int_equal(pages_of(&requests[9]), 20);
+	/* One of those behind is killed, and then the one whose turn it is. */
+	unsigned victims[] = {6, 5};
+	for (unsigned i = 0; i < 2; i++) {
+		struct request *r = &requests[victims[i]];
+		r->killed = r->held.interrupted = true;
+		step_at(now_us + PACER_LOOK_US);
+		assert_int_equal(r->nr_answered, 1);
+		assert_int_equal(r->held.error, EINTR);
+	}
+	for (unsigned i = 0; i < 12; i++) {
+		complete(0, 1);
+		step();
+	}
+	assert_int_equal(pages_of(&requests[7]), 4);
+	assert_int_equal(requests[7].nr_settled, 1);
+}
+
 /* Small ones that have waited longer go first. */
 static void test_small_first(void **state)
 {
@@ -685,6 +721,7 @@ int main(void)
 		TEST(test_devices_in_turn),
 		TEST(test_device_at_its_own_limit),
 		TEST(test_two_queues),
+		TEST(test_writers_in_turn),
 		TEST(test_small_first),
 		TEST(test_larger_limit_admits),
 		TEST(test_lower_limit_holds),
