@@ -132,24 +132,39 @@ static void check_rates(struct sim *sim, const struct sim_device *d)
 			d->pd.exit_debt);
 }
 
+static bool flusher_runs(const struct sim_device *d)
+{
+	return d->nr_inflight || d->flusher_timer.at_us <= d->sim->now_us;
+}
+
 /* Who waits for admission waits for something that is under way: a request in flight, or a look
- * that is due at this very moment. */
+ * that is due at this very moment. Of the own device if anything is dirty there, whatever the
+ * others do; who has nothing dirty waits for room that others take. */
 static void check_blocked(struct sim *sim)
 {
+	bool any = false;
+
 	if (!sim->pacer.nr_queued || sim->pacer_timer.at_us <= sim->now_us)
 		return;
 	for (unsigned i = 0; i < sim->nr_devices; i++) {
 		const struct sim_device *d = &sim->device[i];
-		if (d->nr_inflight || d->flusher_timer.at_us <= sim->now_us)
-			return;
+		bool runs = flusher_runs(d);
+		any = any || runs;
+		if (d->pd.nr_queued && d->dev.nr_dirty && !runs)
+			sim_broken(sim,
+				"%u writers of device %u wait for admission and none of its "
+				"%" PRIu64 " dirty pages is in flight or about to be: limit "
+				"%.3f, background %" PRIu64 ", plan %d",
+				d->pd.nr_queued, i, d->dev.nr_dirty,
+				pacer_limit(&sim->pacer, &d->pd), d->dev.bg_pages,
+				(int)d->plan.reason);
 	}
-	sim_broken(sim,
-		"%u writers wait for admission and nothing is in flight or about to be: "
-		"dirty %" PRIu64 ", limit %.3f, device 0: dirty %" PRIu64
-		", background %" PRIu64 ", plan %d",
-		sim->pacer.nr_queued, sim->dom.nr_dirty, pacer_domain_limit(&sim->pacer),
-		sim->device[0].dev.nr_dirty, sim->device[0].dev.bg_pages,
-		(int)sim->device[0].plan.reason);
+	if (!any)
+		sim_broken(sim,
+			"%u writers wait for admission and nothing is in flight or about to "
+			"be: dirty %" PRIu64 ", limit %.3f",
+			sim->pacer.nr_queued, sim->dom.nr_dirty,
+			pacer_domain_limit(&sim->pacer));
 }
 
 void sim_check(struct sim *sim)

@@ -243,6 +243,11 @@ void sim_stats_end(struct sim *sim);
 void sim_csv_header(FILE *f);
 void sim_csv_sample(struct sim *sim, const struct sim_sample *s);
 
+/* ---- swarm.c ---- */
+
+/* A random case. */
+void sim_swarm_draw(struct sim_random *r, struct sim_config *c);
+
 /* ---- sim.c ---- */
 
 struct sim {

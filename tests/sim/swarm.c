@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 enum {
-	MOST_CASE_S = 120,   /* of the clock; a longer one hangs */
-	LIMIT_LEAST = 65536, /* settings.c: smaller ones cannot be set */
+	MOST_CASE_S = 120,     /* of the clock; a longer one hangs */
+	REQUEST_MOST = 131072, /* of a writer */
 };
 
 /* ---- drawing ---- */
@@ -157,12 +157,12 @@ static void draw_action(struct sim_random *r, struct sim_action *a, struct sim_c
 	}
 }
 
-static void draw(struct sim_random *r, struct sim_config *c)
+void sim_swarm_draw(struct sim_random *r, struct sim_config *c)
 {
 	sim_config_init(c);
 	c->seed = sim_random_next(r) % 1000000;
 	c->law = (enum throttle_law)(sim_random_next(r) % THROTTLE_NR_LAWS);
-	c->seconds = tenths(r, 1, 8);
+	c->seconds = chance(r, 0.1) ? tenths(r, 20, 60) : tenths(r, 1, 8);
 	c->warmup_s = 0;
 	c->limit_bytes = (uint64_t)spread(r, 65536, 400e6);
 	if (chance(r, 0.1)) /* a few pages */
@@ -191,60 +191,176 @@ static void draw(struct sim_random *r, struct sim_config *c)
 
 /* ---- what holds for any case, beside the invariants ---- */
 
-/* The slowest of all devices at its slowest: who shares its budget may have to wait for it. */
-static double least_rate(const struct sim_config *c)
+static unsigned nr_specs(const struct sim_config *c)
+{
+	return c->nr_writers + (c->greedy_each ? c->nr_devices : 0);
+}
+
+static struct sim_writer_spec spec_at(const struct sim_config *c, unsigned i)
+{
+	if (i < c->nr_writers)
+		return c->writers[i];
+	return (struct sim_writer_spec){
+		.kind = SIM_GREEDY,
+		.count = (unsigned)c->greedy_each,
+		.request_bytes = c->request_bytes,
+		.device = i - c->nr_writers,
+	};
+}
+
+/* What a device's writers meet with, over the whole time. */
+struct circumstances {
+	double least_limit, most_limit; /* bytes */
+	bool strict, shares;		/* strict_limit; max_ratio */
+	bool lowers;			/* the limit comes down */
+};
+
+static void see_settings(struct circumstances *cs, const struct device_settings *s)
+{
+	cs->strict = cs->strict || s->strict_limit;
+	cs->shares = cs->shares || s->max_ratio < 100;
+	if (s->max_bytes)
+		cs->least_limit = fmin(cs->least_limit, (double)s->max_bytes);
+	/* A limit in time follows what is measured; max_bytes may be new. */
+	cs->lowers = cs->lowers || s->dirty_centisecs || s->max_bytes;
+}
+
+static struct circumstances circumstances(const struct sim_config *c, unsigned device)
+{
+	double limit = (double)c->limit_bytes;
+	struct circumstances cs = {.least_limit = limit, .most_limit = limit};
+
+	see_settings(&cs, &c->devices[device].settings);
+	for (unsigned i = 0; i < c->nr_actions; i++) {
+		const struct sim_action *a = &c->actions[i];
+		if (a->kind == SIM_SET_DEVICE && a->device == device)
+			see_settings(&cs, &a->settings);
+		if (a->kind != SIM_SET_LIMIT)
+			continue;
+		cs.lowers = cs.lowers || (double)a->value < cs.most_limit;
+		cs.least_limit = fmin(cs.least_limit, (double)a->value);
+		cs.most_limit = fmax(cs.most_limit, (double)a->value);
+	}
+	return cs;
+}
+
+/* At its slowest. */
+static double least_speed(const struct sim_device_spec *d)
+{
+	double rate = d->bytes_per_s;
+
+	for (unsigned i = 0; i < d->nr_steps; i++)
+		rate = fmin(rate, d->steps[i].bytes_per_s);
+	return rate * exp(-3 * d->noise);
+}
+
+/* With a seek for each request. They carry as much as the least of its writers' at least, unless
+ * an eighth of the limit is less (plan.c). */
+static double least_rate(const struct sim_config *c, unsigned device)
+{
+	const struct sim_device_spec *d = &c->devices[device];
+	double bytes = circumstances(c, device).least_limit / 8;
+
+	for (unsigned i = 0; i < nr_specs(c); i++)
+		if (spec_at(c, i).device == device)
+			bytes = fmin(bytes, (double)spec_at(c, i).request_bytes);
+	bytes = fmax(fmin(bytes, REQUEST_MOST), SIM_PAGE);
+	double request_s = bytes / least_speed(d) + d->overhead_us / 1e6 +
+		(d->seek_max_ms + d->rotation_ms) / 1e3;
+	if (d->zone_bytes > 0)
+		request_s += d->zone_pause_s * bytes / d->zone_bytes;
+	if (d->stall_every_s > 0)
+		request_s /= 1 - d->stall_s / d->stall_every_s;
+	return bytes / request_s;
+}
+
+/* Devices share a budget: who writes to one may have to wait for the slowest. */
+static double slowest_rate(const struct sim_config *c)
 {
 	double least = INFINITY;
 
-	for (unsigned i = 0; i < c->nr_devices; i++) {
-		const struct sim_device_spec *d = &c->devices[i];
-		double rate = d->bytes_per_s;
-		for (unsigned k = 0; k < d->nr_steps; k++)
-			rate = fmin(rate, d->steps[k].bytes_per_s);
-		/* Each page by itself, in the worst case. */
-		double page_s = SIM_PAGE / (rate * exp(-3 * d->noise)) + d->overhead_us / 1e6 +
-			(d->seek_max_ms + d->rotation_ms) / 1e3;
-		if (d->zone_bytes > 0)
-			page_s += d->zone_pause_s * SIM_PAGE / d->zone_bytes;
-		if (d->stall_every_s > 0)
-			page_s /= 1 - d->stall_s / d->stall_every_s;
-		least = fmin(least, SIM_PAGE / page_s);
-	}
+	for (unsigned i = 0; i < c->nr_devices; i++)
+		least = fmin(least, least_rate(c, i));
 	return least;
 }
 
-/* How long a writer may stand: what all of them ask for at once, four times over, and a little for
- * the start, and for a device that must drain to a limit or share that fell. */
-static double longest_stand_s(const struct sim_config *c)
+/* Writers that want something at once, and bytes. Short-lived ones pile up where they ask for more
+ * than the device writes. */
+static void asked_at_once(
+	const struct sim_config *c, double rate, double *ret_writers, double *ret_bytes)
 {
-	double bytes = 0, stall = 0;
-
-	/* Two classes of writers are not fair on a few pages. */
-	if (c->limit_bytes < LIMIT_LEAST)
-		return INFINITY;
-	for (unsigned i = 0; i < c->nr_writers; i++) {
-		const struct sim_writer_spec *w = &c->writers[i];
-		bytes += (double)w->request_bytes * w->count;
-		if (w->kind == SIM_SHORT)
-			bytes += w->per_s * (double)w->total_bytes * c->seconds;
+	*ret_writers = *ret_bytes = 0;
+	for (unsigned i = 0; i < nr_specs(c); i++) {
+		struct sim_writer_spec w = spec_at(c, i);
+		double count = w.count;
+		if (w.kind == SIM_SHORT) {
+			bool keeps_up = w.per_s * (double)w.total_bytes < rate / 2;
+			count = fmin(ceil(w.per_s * (keeps_up ? 1 : c->seconds)), SIM_WRITERS);
+		}
+		*ret_writers += count;
+		*ret_bytes += count * (double)w.request_bytes;
 	}
-	for (unsigned i = 0; i < c->nr_devices; i++)
-		stall += c->devices[i].stall_s + c->devices[i].zone_pause_s;
-	return 10 + stall + 4 * bytes / least_rate(c);
+}
+
+/* Nothing completes before what is in flight has, and that may be sized for a faster device: in
+ * flight is a quarter of the limit at most (plan.c). */
+static double slowing_s(const struct sim_config *c)
+{
+	double longest = 0;
+
+	for (unsigned i = 0; i < c->nr_devices; i++) {
+		const struct sim_device_spec *d = &c->devices[i];
+		double inflight = fmin(circumstances(c, i).most_limit / 4, FLUSH_WINDOW_MOST);
+		double stops_s = d->stall_s + d->zone_pause_s;
+		if (d->nr_steps || d->noise > 0 || d->cache_bytes > 0)
+			stops_s += inflight / least_speed(d);
+		longest = fmax(longest, stops_s);
+	}
+	return longest;
+}
+
+/* What a device has to write before anything of its own is let in:
+ * - strict: all above its share, however the share came down;
+ * - above its share by max_ratio, or because the limit came down (what is dirty is then a multiple
+ *   of it): the last quarter between setpoint and limit, which belongs to the others; a limit that
+ *   lags has its setpoint at half of it at least;
+ * - beside other devices: all above its share, if they live in that quarter. */
+static double drain_bytes(const struct sim_config *c, const struct circumstances *cs)
+{
+	if (cs->strict || c->nr_devices > 1)
+		return cs->most_limit;
+	return cs->shares || cs->lowers ? cs->most_limit / 8 : 0;
+}
+
+/* How long one of the writers may stand. A second for the start and the pauses, and four times
+ * what is fair: what all ask for at once, as the slowest device writes it, or as much for each of
+ * them as this one asks for. */
+static double longest_stand_s(const struct sim_config *c, unsigned spec)
+{
+	struct sim_writer_spec w = spec_at(c, spec);
+	struct circumstances cs = circumstances(c, w.device);
+	double rate = slowest_rate(c), writers, bytes;
+
+	asked_at_once(c, rate, &writers, &bytes);
+	bytes = fmax(bytes, writers * (double)w.request_bytes);
+	return 1 + slowing_s(c) + 4 * bytes / rate +
+		drain_bytes(c, &cs) / least_rate(c, w.device);
 }
 
 static void judge_writers(const struct sim_config *c, struct sim_result *r)
 {
-	double longest_s = longest_stand_s(c);
+	double longest_s[SIM_SPECS + SIM_DEVICES];
 
+	for (unsigned i = 0; i < nr_specs(c); i++)
+		longest_s[i] = longest_stand_s(c, i);
 	for (unsigned i = 0; i < r->nr_writers; i++) {
 		const struct sim_writer_result *w = &r->writers[i];
 		double stood_s = (double)w->stand_max_us / 1e6;
-		if (stood_s <= longest_s)
+		if (stood_s <= longest_s[w->spec])
 			continue;
 		snprintf(r->message, sizeof(r->message),
 			"writer %u of spec %u stood for %.1f s, not %.1f at most", i, w->spec,
-			stood_s, longest_s);
+			stood_s, longest_s[w->spec]);
 		return;
 	}
 }
@@ -259,7 +375,7 @@ static void judge_device(const struct sim_config *c, struct sim_result *r, unsig
 		snprintf(r->message, sizeof(r->message),
 			"device %u wrote %.0f bytes, it can %.0f", i, written,
 			d->possible_bytes);
-	if (d->idle > 0.1 && r->seconds > 2 && c->limit_bytes >= LIMIT_LEAST)
+	if (d->idle > 0.1 && r->seconds > 2)
 		snprintf(r->message, sizeof(r->message),
 			"device %u was idle for %.0f %% of the time while much was dirty", i,
 			100 * d->idle);
@@ -306,7 +422,7 @@ static bool run_case(struct sim_random *random, struct sim_config *c, struct sim
 {
 	char message[400];
 
-	draw(random, c);
+	sim_swarm_draw(random, c);
 	if (!print_line(c) || sim_config_parse(c, line, message, sizeof(message)) < 0 ||
 		sim_config_check(c, message, sizeof(message)) < 0) {
 		fprintf(stderr, "cannot be read back: %s\n%s", message, line);

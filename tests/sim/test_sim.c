@@ -38,6 +38,8 @@ double __wrap_throttle_admissible(const struct throttle_domain *dom,
 
 	if (is_broken("gate"))
 		return want;
+	if (is_broken("closed gate"))
+		return 0;
 	if (is_broken("gate without cap"))
 		other.cap_thresh = THROTTLE_NO_CAP;
 	if (is_broken("gate without share"))
@@ -66,6 +68,22 @@ void __wrap_throttle_balance(struct throttle_domain *dom, struct throttle_device
 		dev->write_bandwidth = INFINITY;
 }
 
+static const struct throttle_writer *starved; /* it is held for ever, pause by pause */
+
+void __real_throttle_balance_again(struct throttle_domain *dom, struct throttle_device *dev,
+	struct throttle_writer *w, const struct throttle_sample *s, struct throttle_verdict *v);
+void __wrap_throttle_balance_again(struct throttle_domain *dom, struct throttle_device *dev,
+	struct throttle_writer *w, const struct throttle_sample *s, struct throttle_verdict *v);
+void __wrap_throttle_balance_again(struct throttle_domain *dom, struct throttle_device *dev,
+	struct throttle_writer *w, const struct throttle_sample *s, struct throttle_verdict *v)
+{
+	__real_throttle_balance_again(dom, dev, w, s, v);
+	if (w != starved)
+		return;
+	v->again = true;
+	v->pause_us = THROTTLE_MAX_PAUSE_US;
+}
+
 struct flush_plan __real_flush_plan_make(const struct flush_view *v);
 struct flush_plan __wrap_flush_plan_make(const struct flush_view *v);
 struct flush_plan __wrap_flush_plan_make(const struct flush_view *v)
@@ -75,6 +93,20 @@ struct flush_plan __wrap_flush_plan_make(const struct flush_view *v)
 	if (is_broken("flusher")) /* and nobody waits for it */
 		p.reason = FLUSH_NONE;
 	return p;
+}
+
+struct node *__real_flush_pick(struct flush_pick *pick, struct device *dev,
+	const struct flush_sizes *sizes, uint64_t cutoff_us);
+struct node *__wrap_flush_pick(struct flush_pick *pick, struct device *dev,
+	const struct flush_sizes *sizes, uint64_t cutoff_us);
+struct node *__wrap_flush_pick(struct flush_pick *pick, struct device *dev,
+	const struct flush_sizes *sizes, uint64_t cutoff_us)
+{
+	const struct sim_device *d = (void *)((char *)dev - offsetof(struct sim_device, dev));
+
+	if (d->number == 1 && is_broken("flusher of device 1"))
+		return NULL;
+	return __real_flush_pick(pick, dev, sizes, cutoff_us);
 }
 
 void __real_sim_file_end(struct sim_io *io);
@@ -92,8 +124,6 @@ void __wrap_sim_file_end(struct sim_io *io)
 		f->device->inflight_bytes++;
 	if (is_broken("domain"))
 		f->node.dom->nr_dirty++;
-	if (is_broken("file"))
-		f->node.nr_dirty++;
 	if (is_broken("unclean"))
 		f->device->dev.nr_unclean++;
 	if (is_broken("tags"))
@@ -120,6 +150,12 @@ bool __wrap_held_push(struct pacer *p, struct held *h)
 		return true; /* nobody will ever answer it */
 	if (is_broken("early reply"))
 		return false;
+	if (!starved && !strcmp(fault, "starved writer"))
+		starved = &h->writer->throttle;
+	if (&h->writer->throttle == starved) {
+		h->again = true;
+		h->arrived_us = h->deadline_us; /* never long enough */
+	}
 	return __real_held_push(p, h);
 }
 
@@ -130,6 +166,8 @@ void __wrap_sim_recount(struct sim *sim)
 	struct node *io = sim->device[0].dev.io;
 	struct sim_timer *last = sim->events.heap[sim->events.nr - 1];
 
+	if (!strcmp(fault, "file") && sim->device[0].dev.unclean)
+		sim->device[0].dev.unclean->place = NODE_CLEAN;
 	if (!strcmp(fault, "list") && io)
 		io->place = NODE_ON_MORE_IO;
 	if (!strcmp(fault, "heap") && sim->pacer.nr_heap > 1)
@@ -387,6 +425,10 @@ static void test_odd_limits(void **state)
 	"sim --limit=8M --seconds=3s --warmup=1s --device=10M,max_ratio=5,strict "             \
 	"--writers=20 "                                                                        \
 	"--request=64K"
+/* Device 1 gives up while device 0 goes on. */
+#define BESIDE                                                                                 \
+	"sim --limit=1M --seconds=3s --warmup=1s --device=10M --device=5M --writers=20 "       \
+	"--request=64K"
 
 static const struct {
 	const char *fault, *line, *message;
@@ -399,7 +441,9 @@ static const struct {
 	{"rates", TIGHT, "bandwidth inf"},
 	{"long pause", TIGHT, "a pause of 200001 us"},
 	{"order", TIGHT, "are out of order"},
-	{"flusher", TIGHT, "wait for admission and nothing is in flight"},
+	{"flusher", TIGHT, "writers of device 0 wait for admission and none of its"},
+	{"flusher of device 1", BESIDE, "writers of device 1 wait for admission and none of"},
+	{"closed gate", TIGHT, "wait for admission and nothing is in flight"},
 	{"written", TIGHT, "is not written"},
 	{"dirtied", TIGHT, "dirtied is"},
 	{"writeback", TIGHT, "pages in writeback"},
@@ -436,6 +480,49 @@ static void test_faults(void **state)
 	}
 }
 
+/* ---- what a swarm draws is judged ---- */
+
+enum { DRAWN = 100, NOTICED_LEAST = 15 };
+
+static unsigned nr_starved; /* cases in which a writer was */
+
+/* No message: all is well. */
+static bool judged_well(struct sim_random random, const char *broken)
+{
+	fault = broken;
+	calls = 0;
+	starved = NULL;
+	sim_swarm_draw(&random, &config);
+	config.drain = config.drain && !*broken; /* it would never end */
+	if (sim_run(&config, &result) == 0)
+		sim_judge(&config, &result);
+	bool well = !result.message[0];
+	if (!well && !*broken)
+		fail_msg("%s", result.message);
+	if (!well && !strstr(result.message, "stood for"))
+		fail_msg("%s: %s", broken, result.message);
+	sim_result_free(&result);
+	fault = "";
+	nr_starved += starved != NULL;
+	starved = NULL;
+	return well;
+}
+
+/* A writer that is never let go again is noticed, if it is there for long enough. */
+static void test_judge_starved(void **state)
+{
+	struct sim_random random = sim_random_make(1, 7);
+	unsigned noticed = 0;
+
+	for (unsigned i = 0; i < DRAWN; i++) {
+		assert_true(judged_well(random, ""));
+		noticed += !judged_well(random, "starved writer");
+		sim_swarm_draw(&random, &config);
+	}
+	print_message("%u starved writers, %u noticed\n", nr_starved, noticed);
+	assert_true(noticed >= NOTICED_LEAST);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -451,6 +538,7 @@ int main(void)
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_odd_limits),
 		cmocka_unit_test(test_faults),
+		cmocka_unit_test(test_judge_starved),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
