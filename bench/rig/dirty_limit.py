@@ -5,6 +5,7 @@ for the end of everybody who could still have them changed, however they end, an
 """
 import os
 import signal
+import sys
 
 VM = "/proc/sys/vm"
 PAIRS = (("dirty_bytes", "dirty_ratio"), ("dirty_background_bytes", "dirty_background_ratio"))
@@ -35,6 +36,8 @@ def restore(saved):
             # 0 is accepted for a ratio only, and only a change of it makes it count
             write(ratio, 1)
             write(ratio, saved[ratio])
+    if current() != saved:
+        raise OSError(f"{VM}: {current()} and not {saved} as before")
 
 
 class DirtyLimit:
@@ -45,8 +48,12 @@ class DirtyLimit:
 
     def begin(self):
         self.saved = current()
-        write("dirty_background_bytes", self.thresh // 2)
-        write("dirty_bytes", self.thresh)
+        try:
+            write("dirty_background_bytes", self.thresh // 2)
+            write("dirty_bytes", self.thresh)
+        except OSError:
+            self.end()
+            raise
 
     def end(self):
         if self.saved:
@@ -59,7 +66,7 @@ class Guard:
 
     def __init__(self):
         alive, self.fd = os.pipe()
-        saved = current()
+        saved = self.saved = current()
         self.pid = os.fork()
         if self.pid > 0:
             os.close(alive)
@@ -78,4 +85,5 @@ class Guard:
 
     def end(self):
         os.close(self.fd)
-        os.waitpid(self.pid, 0)
+        if os.waitpid(self.pid, 0)[1]:
+            print(f"{VM} could not be put back: {self.saved}", file=sys.stderr)

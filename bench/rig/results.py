@@ -1,33 +1,65 @@
 """results.py - what the runs of bench/matrix found, in a file, and as tables."""
+import hashlib
 import json
 import os
 import statistics
 import sys
 import time
 
+import lab
+
+
+def build_now():
+    """Which pacefs is measured."""
+    with open(lab.PACEFS, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()[:12]
+
+
+def has_build(record):
+    return record["system"] != "kernel"
+
 
 class Results:
     """Records by (case, system, repeat), and the file (or None) that keeps them, a line each.
 
-    Only those of runs as long as wanted are seen."""
+    Only those of runs as long as wanted are seen, and of pacefs those of one build: of the one
+    that is measured now, or, where nothing is measured, of the last one in the file."""
 
     def __init__(self, path, warm, seconds, only_read=False):
         self.records, self.path, self.text = {}, path, ""
         self.wanted = {"warm": warm, "seconds_wanted": seconds}
-        if not path:
-            return
-        with open(path, "r" if only_read else "a+", encoding="utf-8") as f:
-            f.seek(0)
-            self.text = f.read()
+        if path:
+            with open(path, "r" if only_read else "a+", encoding="utf-8") as f:
+                f.seek(0)
+                self.text = f.read()
+        records = list(self._parse())
+        builds = [r.get("build") for r in records if has_build(r)]
+        self.build = build_now() if not only_read else builds[-1] if builds else None
+        for record in records:
+            self._take(record)
+        others = sum(build != self.build for build in builds)
+        if others:
+            print(f"matrix: {others} runs in {path} are of other builds than {self.build}",
+                  file=sys.stderr)
+
+    def _parse(self):
+        """Those of the file that are as long as wanted."""
         for nr, line in enumerate(self.text.splitlines(), 1):
             try:
-                self._take(json.loads(line))
+                record = json.loads(line)
+                self._key(record)
+                if all(record[key] == value for key, value in self.wanted.items()):
+                    yield record
             except (ValueError, TypeError, KeyError):
-                print(f"matrix: {path}:{nr} is not a result", file=sys.stderr)
+                print(f"matrix: {self.path}:{nr} is not a result", file=sys.stderr)
+
+    @staticmethod
+    def _key(record):
+        return record["case"], record["system"], record["repeat"]
 
     def _take(self, record):
-        if all(record[key] == value for key, value in self.wanted.items()):
-            self.records[record["case"], record["system"], record["repeat"]] = record
+        if not has_build(record) or record.get("build") == self.build:
+            self.records[self._key(record)] = record
 
     def has(self, case, system, repeat):
         return (case.name, system, repeat) in self.records
@@ -36,6 +68,10 @@ class Results:
         record = {"case": case.name, "system": system, "repeat": repeat, **self.wanted,
                   "rate": case.profile.rate, "thresh": case.thresh,
                   "kernel": os.uname().release, "at": int(time.time()), **figures}
+        if has_build(record):
+            if build_now() != self.build:
+                raise lab.Failed(f"{lab.PACEFS} was built anew meanwhile")
+            record["build"] = self.build
         self._take(record)
         if self.path:
             line = json.dumps(record) + "\n"

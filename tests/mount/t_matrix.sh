@@ -50,6 +50,21 @@ check "median, range and ratio" grep -qE "^ *20.00 \(10.00..30.00\) +24.00 +1.20
 check "total" grep -qE "^ *50.00 +57.00 +1.140  TOTAL" table
 check "a line that was cut off is named" grep -qF "runs.json:8 is not a result" err.log
 
+# of_build BUILD: the line read is of that build of pacefs
+of_build() {
+	sed "s/}/, \"build\": \"$1\"}/"
+}
+
+# What one build did is not told as another's: the last one counts. The kernel has none.
+{
+	run $a kernel 0 20
+	run $a pacefs-pace 0 40 | of_build 0123
+	run $a pacefs-pace 1 10 | of_build 4567
+} >builds.json
+"$matrix" --quick --table --json builds.json >table 2>err.log
+check "the last build counts alone" grep -qE "^ *20.00 +10.00 +0.500  $a$" table
+check "and others are named" grep -qF "1 runs in builds.json are of other builds than 4567" err.log
+
 knobs() {
 	(cd /proc/sys/vm && cat dirty_bytes dirty_ratio dirty_background_bytes \
 		dirty_background_ratio | xargs)
@@ -84,6 +99,51 @@ ended() {
 	END
 }
 
+# begin_fails: what begin() has changed already is put back if it cannot change the rest
+begin_fails() {
+	python3 - <<-END
+		import sys
+		sys.path.insert(0, "$rig")
+		import dirty_limit
+		before, write = dirty_limit.current(), dirty_limit.write
+		def refuse(name, value):
+		    if name == "dirty_bytes" and value == 1 << 20:
+		        raise OSError("refused")
+		    write(name, value)
+		dirty_limit.write = refuse
+		try:
+		    dirty_limit.DirtyLimit(1 << 20).begin()
+		except OSError:
+		    assert dirty_limit.current() == before
+		    sys.exit(0)
+		sys.exit(1)
+	END
+}
+
+# end_tells: nothing can be put back any more, and that is told
+end_tells() {
+	python3 - 2>err.log <<-END
+		import sys
+		sys.path.insert(0, "$rig")
+		import dirty_limit
+		guard = dirty_limit.Guard()
+		limit = dirty_limit.DirtyLimit(1 << 20)
+		limit.begin()
+		write, dirty_limit.write = dirty_limit.write, lambda name, value: None
+		try:
+		    limit.end()
+		    sys.exit("end() does not tell")
+		except OSError as why:
+		    print(why, file=sys.stderr)
+		dirty_limit.write = write
+		guard.end()
+		def fail(saved):
+		    raise OSError
+		dirty_limit.restore = fail
+		dirty_limit.Guard().end()
+	END
+}
+
 before=$(knobs)
 # shellcheck disable=SC2064
 trap "set_knobs $before; _finish" EXIT
@@ -91,6 +151,12 @@ for form in "0 20 0 10" "200000000 0 0 7" "0 30 90000000 0"; do
 	# shellcheck disable=SC2086
 	set_knobs $form
 	check_eq "put back by the run" "$(ended end)" "$form"
+	check "put back where begin() fails" begin_fails
+	check_eq "as before" "$(knobs)" "$form"
+	check "it is told where end() fails" end_tells
+	check "by name" grep -q "/proc/sys/vm: .* as before" err.log
+	check "and where the guard fails" grep -q "/proc/sys/vm could not be put back" err.log
+	check_eq "one that does not fail puts it back" "$(knobs)" "$form"
 	{ ended kill; } 2>/dev/null # no word of bash's about it
 	_slowdisk_wait 5 knobs_are "$form"
 	check_eq "put back by the guard" "$(knobs)" "$form"
