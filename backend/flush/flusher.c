@@ -219,6 +219,12 @@ static void lengthen_ahead(struct flusher *fl, struct node *node, const struct f
 	flusher_work(fl, node);
 }
 
+static uint64_t next_dirty(const struct node *node, uint64_t from, bool tagged_only)
+{
+	return tagged_only ? mapping_next_tagged(&node->map, from)
+			   : mapping_next(&node->map, from, true);
+}
+
 /* The next request for this node, or NULL when it has none now. */
 static struct flush_io *next_request(struct flusher *fl, struct node *node, bool tagged_only)
 {
@@ -226,21 +232,19 @@ static struct flush_io *next_request(struct flusher *fl, struct node *node, bool
 	bool wrapped = node->flush_index == 0;
 
 	assert(node->file && node->file->writable);
-	uint64_t i = mapping_next(&node->map, node->flush_index, true);
+	uint64_t i = next_dirty(node, node->flush_index, tagged_only);
 
-	for (;; i = mapping_next(&node->map, i + 1, true)) {
+	for (;; i = next_dirty(node, i + 1, tagged_only)) {
 		if (i == MAPPING_END) {
 			if (wrapped)
 				return NULL;
 			wrapped = true;
-			i = mapping_next(&node->map, 0, true);
+			i = next_dirty(node, 0, tagged_only);
 			if (i == MAPPING_END)
 				return NULL;
 		}
 		uint32_t frame = mapping_get(&node->map, i);
 		const struct frame *f = &dom->arena.frames[frame];
-		if (tagged_only && !(f->flags & FRAME_TAGGED))
-			continue;
 		if (f->flags & FRAME_FILLING || overlaps_inflight(node, i))
 			continue;
 		if (cache_make_whole(node, i, frame))
@@ -251,14 +255,29 @@ static struct flush_io *next_request(struct flusher *fl, struct node *node, bool
 	}
 }
 
-static struct flush_plan make_plan(struct flusher *fl, uint64_t now_us)
+static void make_plan(struct flusher *fl, const struct node *tagged, uint64_t now_us)
 {
-	struct flush_view v = flush_pick_view(fl->dev, fl->plan.time_round, now_us);
-	struct flush_plan p = flush_plan_make(&v);
+	struct flush_view v = flush_pick_view(fl->dev, tagged, fl->plan.time_round, now_us);
 
-	fl->dev->periodic_round = p.periodic_round;
-	fl->dev->next_periodic_us = p.next_periodic_us;
-	return p;
+	fl->plan = flush_plan_make(&v);
+	fl->dev->periodic_round = fl->plan.periodic_round;
+	fl->dev->next_periodic_us = fl->plan.next_periodic_us;
+}
+
+/* The node to write from next, and whether only its tagged pages; NULL: none now. What somebody
+ * waits for goes first; while all that is left of it waits itself (for requests in flight, a cut)
+ * others may use the device, as if nobody waited. */
+static struct node *choose(struct flusher *fl, uint64_t now_us, bool *ret_tagged)
+{
+	struct node *node = flush_pick_tagged(&fl->pick, fl->dev, &fl->sizes);
+
+	make_plan(fl, node, now_us);
+	*ret_tagged = fl->plan.reason == FLUSH_SYNC;
+	if (*ret_tagged)
+		return node;
+	if (fl->plan.reason == FLUSH_NONE)
+		return NULL;
+	return flush_pick(&fl->pick, fl->dev, &fl->sizes, fl->plan.cutoff_us);
 }
 
 /* ---- completions ---- */
@@ -458,29 +477,21 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 
 	fl->sizes = flush_sizes_make(
 		&fl->window, dev->bytes_per_s, dev->limit_pages, fl->max_request_pages);
-	for (;;) {
-		fl->plan = make_plan(fl, now_us);
-		if (fl->plan.reason == FLUSH_NONE || !fl->free_ios ||
-			fl->inflight_bytes >= fl->sizes.inflight_bytes)
-			break;
-		bool tagged = fl->plan.reason == FLUSH_SYNC;
-		struct node *node = tagged
-			? flush_pick_tagged(&fl->pick, dev, &fl->sizes)
-			: flush_pick(&fl->pick, dev, &fl->sizes, fl->plan.cutoff_us);
-		/* While a sync waits only for what is in flight, others may use the device. */
-		if (!node && tagged) {
-			tagged = false;
-			node = fl->inflight_bytes
-				? NULL
-				: flush_pick(&fl->pick, dev, &fl->sizes, now_us);
-		}
+	flush_pick_begin(&fl->pick);
+	while (fl->free_ios && fl->inflight_bytes < fl->sizes.inflight_bytes) {
+		bool tagged;
+		struct node *node = choose(fl, now_us, &tagged);
+		/* Tagged pages cannot go and nothing is in flight that would change it: there may
+		 * be no memory to read the rest of them. What else is written makes room. */
+		if (!node && dev->nr_tagged_dirty && !fl->nr_inflight && !list)
+			node = flush_pick(&fl->pick, dev, &fl->sizes, now_us);
 		if (!node)
 			break;
 		struct flush_io *io = next_request(fl, node, tagged);
-		if (!io && !tagged && flush_pick_pass(&fl->pick, node))
+		if (!io) {
+			flush_pick_pass(&fl->pick, node, tagged);
 			continue;
-		if (!io)
-			break;
+		}
 		io_prepare(fl, io);
 		lengthen_ahead(fl, node, io);
 		io->submitted_us = now_us;
@@ -527,7 +538,8 @@ uint64_t flusher_step(
 	struct flush_io *list = collect(fl, now_us);
 	bool waiting = fl->nr_inflight || list || again;
 	busy_clock_update(&fl->dev->busy, waiting, nr_done > 0, now_us);
-	if (waiting || fl->plan.reason == FLUSH_NONE)
+	bool wanted = fl->plan.reason != FLUSH_NONE || fl->dev->nr_tagged_dirty;
+	if (waiting || !wanted)
 		wait_us = fl->plan.wake_us == FLUSH_NEVER_US || fl->plan.wake_us <= now_us
 			? IDLE_WAIT_US
 			: fl->plan.wake_us - now_us;
@@ -555,7 +567,7 @@ static void *flusher_main(void *arg)
 	return NULL;
 }
 
-int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
+int flusher_init(struct flusher *fl, struct device *dev, struct store *store,
 	struct store_engine *engine)
 {
 	memset(fl, 0, sizeof(*fl));
@@ -572,7 +584,24 @@ int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
 		fl->free_ios = &fl->pool[i];
 	}
 	pthread_cond_init(&fl->work_cond, NULL);
-	int ret = pthread_create(&fl->thread, NULL, flusher_main, fl);
+	return 0;
+}
+
+void flusher_finish(struct flusher *fl)
+{
+	pthread_cond_destroy(&fl->work_cond);
+	fl->engine->ops->destroy(fl->engine);
+	free(fl->pool);
+}
+
+int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
+	struct store_engine *engine)
+{
+	int ret = flusher_init(fl, dev, store, engine);
+
+	if (ret < 0)
+		return ret;
+	ret = pthread_create(&fl->thread, NULL, flusher_main, fl);
 	if (ret == 0) {
 		ret = pthread_create(&fl->worker, NULL, flusher_worker, fl);
 		fl->started = true;
@@ -592,8 +621,6 @@ void flusher_stop(struct flusher *fl)
 	domain_unlock(fl->dev->dom);
 	pthread_join(fl->thread, NULL);
 	pthread_join(fl->worker, NULL);
-	pthread_cond_destroy(&fl->work_cond);
-	fl->engine->ops->destroy(fl->engine);
-	free(fl->pool);
+	flusher_finish(fl);
 	fl->started = false;
 }

@@ -65,6 +65,11 @@ struct flusher {
 	struct node *work_head, *work_tail;
 };
 
+/* Everything but the threads, for who calls flusher_step() himself. engine is the flusher's. */
+int flusher_init(struct flusher *fl, struct device *dev, struct store *store,
+	struct store_engine *engine);
+void flusher_finish(struct flusher *fl);
+
 /* Starts the threads. engine is the flusher's from now on. */
 int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
 	struct store_engine *engine);

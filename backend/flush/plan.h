@@ -13,7 +13,7 @@
 
 enum flush_reason {
 	FLUSH_NONE,
-	FLUSH_SYNC,	  /* somebody waits for tagged pages */
+	FLUSH_SYNC,	  /* somebody waits for tagged pages, which can go */
 	FLUSH_DRAIN,	  /* umount, flush: everything */
 	FLUSH_BLOCKED,	  /* writers wait for admission */
 	FLUSH_BACKGROUND, /* above the background threshold */
@@ -24,8 +24,8 @@ enum flush_reason {
 
 struct flush_view {
 	uint64_t now_us;
-	uint64_t dirty_pages; /* not yet in writeback: R */
-	uint64_t tagged_pages;
+	uint64_t dirty_pages;  /* not yet in writeback: R */
+	uint64_t tagged_pages; /* of those a sync waits for: what can be submitted now */
 	uint64_t bg_pages, bg_time_pages; /* UINT64_MAX = off */
 	uint64_t bg_age_us;		  /* 0 = off */
 	uint64_t oldest_dirtied_us;	  /* of the first dirty node; FLUSH_NEVER_US if none */

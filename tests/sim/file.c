@@ -123,6 +123,15 @@ uint64_t sim_file_run(const struct sim_file *f, uint64_t most, bool tagged_only)
 	return run;
 }
 
+/* Dirty pages were tagged, or left dirty. */
+static void count_tagged_dirty(struct sim_file *f)
+{
+	uint64_t now = dirty_below(f, f->tagged_to);
+
+	f->node.dev->nr_tagged_dirty += now - f->node.nr_tagged_dirty;
+	f->node.nr_tagged_dirty = now;
+}
+
 void sim_file_begin(struct sim_file *f, struct sim_io *io, uint64_t nr_pages)
 {
 	struct node *node = &f->node;
@@ -137,6 +146,7 @@ void sim_file_begin(struct sim_file *f, struct sim_io *io, uint64_t nr_pages)
 	node_get(node);
 	undirty(f, nr_pages);
 	f->dirty_from += nr_pages;
+	count_tagged_dirty(f);
 	set_position(f);
 	node->nr_writeback += nr_pages;
 	node->dom->nr_writeback += nr_pages;
@@ -183,6 +193,7 @@ uint64_t sim_file_drop(struct sim_file *f, uint64_t most)
 	undirty(f, n);
 	f->tagged_to = min_u64(f->tagged_to, dirty_end(f));
 	f->sync_to = min_u64(f->sync_to, dirty_end(f));
+	count_tagged_dirty(f);
 	untag(f, tagged - dirty_below(f, f->tagged_to), sync - dirty_below(f, f->sync_to));
 	if (f->waiting && f->node.nr_tagged == 0)
 		sim_writer_synced(f->waiting);
@@ -213,6 +224,7 @@ void sim_file_tag(struct sim_file *f, bool sync)
 	node->nr_tagged += more;
 	node->dev->nr_tagged += more;
 	f->tagged_to = dirty_end(f);
+	count_tagged_dirty(f);
 	if (sync) {
 		f->device->sync_left += node->nr_dirty - dirty_below(f, f->sync_to);
 		f->sync_to = dirty_end(f);

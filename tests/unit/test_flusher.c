@@ -1,5 +1,6 @@
 /* test_flusher.c - the flusher with an engine that does what disks and kernels do at times: short
- * writes, "again", an error once, an error for good. The file below is a real one. */
+ * writes, "again", an error once, an error for good (the file below is a real one); and what it
+ * submits first, with an engine that does nothing. */
 #include "backend/flush/flusher.h"
 #include "util/clock.h"
 
@@ -241,8 +242,269 @@ static void an_error_for_good_is_told(void **state)
 	assert_int_equal(t.dev.written, 1);
 }
 
+/* ---- who comes first: no threads, and a request completes when the test says so ---- */
+
+enum { NODES = 3, FRAMES = 4096 };
+
+static struct {
+	struct domain dom;
+	struct device dev;
+	struct store store;
+	struct flusher flusher;
+	struct store_file files[NODES];
+	struct node nodes[NODES];
+	struct store_engine engine;
+	struct store_io *ios[FLUSH_DEPTH]; /* in flight */
+	unsigned nr;
+	char log[256]; /* "a0 b7": pages 0 of node a and 7 of b (capital: a read), in order */
+	uint64_t now_us, wait_us;
+} s;
+
+static const char *name_of(const struct store_io *io)
+{
+	static char name[32];
+	const struct flush_io *f = (const struct flush_io *)io;
+
+	snprintf(name, sizeof(name), "%c%llu",
+		(io->op == STORE_READ ? 'A' : 'a') + (int)(f->node - s.nodes),
+		(unsigned long long)f->index);
+	return name;
+}
+
+static int holding_submit(struct store_engine *engine, struct store_io *io)
+{
+	size_t at = strlen(s.log);
+
+	snprintf(s.log + at, sizeof(s.log) - at, "%s%s", at ? " " : "", name_of(io));
+	s.ios[s.nr++] = io;
+	return 0;
+}
+
+static void holding_destroy(struct store_engine *engine)
+{
+}
+
+static const struct store_engine_ops holding_ops = {
+	.name = "holding",
+	.submit = holding_submit,
+	.add_memory = faulty_add_memory,
+	.destroy = holding_destroy,
+};
+
+static int setup_steps(void **state)
+{
+	memset(&s, 0, sizeof(s));
+	s.now_us = 1000000;
+	assert_int_equal(domain_init(&s.dom, FRAMES, FRAMES), 0);
+	assert_int_equal(device_init(&s.dev, &s.dom, 1, "test"), 0);
+	s.dev.limit_pages = FRAMES;
+	s.dev.bytes_per_s = 50e6;
+	s.engine.ops = &holding_ops;
+	for (unsigned i = 0; i < NODES; i++) {
+		s.files[i] = (struct store_file){.store = &s.store,
+			.fd = -1,
+			.fd_direct = -1,
+			.direct = true,
+			.align = PAGE_BYTES,
+			.probed = true,
+			.writable = true};
+		node_init(&s.nodes[i], &s.dev, 100 + i, 0);
+		s.nodes[i].refs = s.nodes[i].file_users = 1;
+		s.nodes[i].file = &s.files[i];
+	}
+	return flusher_init(&s.flusher, &s.dev, &s.store, &s.engine);
+}
+
+static int teardown_steps(void **state)
+{
+	for (unsigned i = 0; i < NODES; i++)
+		cache_drop(&s.nodes[i]);
+	assert_int_equal(s.dom.nr_dirty, 0);
+	assert_int_equal(s.dev.nr_tagged_dirty, 0);
+	flusher_finish(&s.flusher);
+	device_finish(&s.dev);
+	domain_finish(&s.dom);
+	return 0;
+}
+
+static void anew(void)
+{
+	teardown_steps(NULL);
+	setup_steps(NULL);
+}
+
+static struct node *node_of(char name)
+{
+	return &s.nodes[name - 'a'];
+}
+
+static void dirty(char name, uint64_t page, unsigned bytes)
+{
+	assert_true(cache_write(node_of(name), page * PAGE_BYTES, NULL, bytes, s.now_us) >= 0);
+}
+
+static void dirty_pages(char name, uint64_t from, uint64_t to)
+{
+	for (uint64_t i = from; i < to; i++)
+		dirty(name, i, PAGE_BYTES);
+}
+
+static void begin_fsync(char name)
+{
+	cache_tag_node(node_of(name));
+}
+
+static void anything_is_a_reason(void)
+{
+	s.dev.bg_pages = 0;
+}
+
+/* What is submitted now. */
+static const char *submitted(struct store_io *done)
+{
+	s.log[0] = '\0';
+	s.wait_us = flusher_step(&s.flusher, &done, done != NULL, s.now_us);
+	return s.log;
+}
+
+/* ... because this one has completed. */
+static const char *submitted_after(const char *name)
+{
+	for (unsigned i = 0; i < s.nr; i++) {
+		struct store_io *io = s.ios[i];
+		if (strcmp(name_of(io), name) != 0)
+			continue;
+		memmove(&s.ios[i], &s.ios[i + 1], (--s.nr - i) * sizeof(io));
+		s.now_us += 40000; /* as the window means it */
+		io->result = io->op == STORE_RANGE_SYNC ? 0 : (int)io->bytes;
+		return submitted(io);
+	}
+	fail_msg("%s is not in flight", name);
+	return NULL;
+}
+
+static void a_sync_does_not_wait_for_another_ones_requests(void **state)
+{
+	for (int seeks = 0; seeks < 2; seeks++) {
+		anew();
+		s.dev.seeks = seeks;
+		dirty('a', 0, PAGE_BYTES);
+		begin_fsync('a');
+		assert_string_equal(submitted(NULL), "a0");
+		dirty('a', 1, PAGE_BYTES); /* newer: no part of that fsync */
+		dirty('b', 0, PAGE_BYTES);
+		dirty('c', 0, PAGE_BYTES);
+		begin_fsync('b');
+		assert_string_equal(submitted(NULL), "b0");
+		/* Only what is in flight is waited for: the device is the others'. */
+		anything_is_a_reason();
+		assert_string_equal(submitted(NULL), "a1 c0");
+		assert_int_equal(s.dev.nr_tagged, 2);
+		assert_string_equal(submitted_after("a0"), "");
+		assert_int_equal(s.nodes[0].nr_tagged, 0);
+		submitted_after("b0");
+		assert_int_equal(s.dev.nr_tagged, 0);
+	}
+}
+
+static void a_sync_is_first_as_soon_as_there_is_room(void **state)
+{
+	anything_is_a_reason();
+	dirty_pages('c', 0, 200);
+	assert_string_equal(submitted(NULL), "c0 c32");
+	dirty('b', 0, PAGE_BYTES);
+	begin_fsync('b');
+	assert_string_equal(submitted(NULL), "");
+	assert_string_equal(submitted_after("c0"), "b0 c64");
+}
+
+/* A page written again while an fsync's write of it is in flight, and a second fsync. */
+static void a_page_that_must_go_twice_lets_others_go_meanwhile(void **state)
+{
+	dirty('a', 0, PAGE_BYTES);
+	begin_fsync('a');
+	assert_string_equal(submitted(NULL), "a0");
+	dirty('a', 0, PAGE_BYTES);
+	s.dev.colour = 1;
+	begin_fsync('a');
+	dirty('a', 1, PAGE_BYTES);
+	dirty('b', 0, PAGE_BYTES);
+	begin_fsync('b');
+	dirty('c', 0, PAGE_BYTES);
+	assert_string_equal(submitted(NULL), "b0");
+	anything_is_a_reason();
+	assert_string_equal(submitted(NULL), "c0");
+	assert_int_equal(s.dev.nr_coloured[0], 1);
+	assert_string_equal(submitted_after("a0"), "a0 a1");
+	assert_int_equal(s.dev.nr_coloured[0], 0);
+	submitted_after("b0");
+	assert_int_equal(s.dev.nr_coloured[1], 1);
+	submitted_after("a0");
+	assert_int_equal(s.dev.nr_coloured[1], 0);
+	assert_int_equal(s.nodes[0].nr_tagged, 0);
+}
+
+/* It goes buffered, and so waits for the direct ones in flight: there must not be more of them. */
+static void the_end_of_a_file_is_not_kept_waiting_by_its_other_pages(void **state)
+{
+	anything_is_a_reason();
+	dirty('a', 0, PAGE_BYTES);
+	assert_string_equal(submitted(NULL), "a0");
+	dirty('a', 5, 100);
+	begin_fsync('a');
+	dirty_pages('a', 2, 4);
+	dirty('b', 0, PAGE_BYTES);
+	assert_string_equal(submitted(NULL), "b0");
+	assert_string_equal(submitted_after("a0"), "a5");
+	dirty('b', 1, PAGE_BYTES);
+	assert_string_equal(submitted(NULL), "b1");
+	assert_string_equal(submitted_after("a5"), "a5"); /* down to the device */
+	assert_string_equal(submitted_after("a5"), "a2");
+}
+
+static void without_memory_others_make_room_for_a_sync(void **state)
+{
+	static uint32_t frames[FRAMES];
+
+	for (char other = 'a'; other < 'c'; other++) {
+		anew();
+		node_of('a')->size = PAGE_BYTES; /* of which all but a byte is below */
+		dirty('a', 0, 1);
+		begin_fsync('a');
+		dirty(other, 1, PAGE_BYTES);
+		unsigned n = cache_alloc(&s.dom, FRAMES, frames);
+		assert_int_equal(n, FRAMES - 2);
+		const char *name = other == 'a' ? "a1" : "b1";
+		assert_string_equal(submitted(NULL), name);
+		assert_string_equal(submitted_after(name), "A0");
+		assert_string_equal(submitted_after("A0"), "a0");
+		submitted_after("a0");
+		assert_int_equal(s.dev.nr_tagged, 0);
+		while (n)
+			cache_free_held(&s.dom, frames[--n]);
+	}
+}
+
+static void without_memory_it_looks_again_soon(void **state)
+{
+	static uint32_t frames[FRAMES];
+
+	node_of('a')->size = PAGE_BYTES;
+	dirty('a', 0, 1);
+	assert_string_equal(submitted(NULL), "");
+	assert_int_equal(s.wait_us, 1000000);
+	begin_fsync('a');
+	unsigned n = cache_alloc(&s.dom, FRAMES, frames);
+	assert_string_equal(submitted(NULL), "");
+	assert_true(s.wait_us < 100000);
+	while (n)
+		cache_free_held(&s.dom, frames[--n]);
+	assert_string_equal(submitted(NULL), "A0");
+}
+
 int main(void)
 {
+#define STEPS(name) cmocka_unit_test_setup_teardown(name, setup_steps, teardown_steps)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(plain, setup, teardown),
 		cmocka_unit_test_setup_teardown(
@@ -250,6 +512,12 @@ int main(void)
 		cmocka_unit_test_setup_teardown(again_is_asked_again, setup, teardown),
 		cmocka_unit_test_setup_teardown(one_error_is_retried, setup, teardown),
 		cmocka_unit_test_setup_teardown(an_error_for_good_is_told, setup, teardown),
+		STEPS(a_sync_does_not_wait_for_another_ones_requests),
+		STEPS(a_sync_is_first_as_soon_as_there_is_room),
+		STEPS(a_page_that_must_go_twice_lets_others_go_meanwhile),
+		STEPS(the_end_of_a_file_is_not_kept_waiting_by_its_other_pages),
+		STEPS(without_memory_others_make_room_for_a_sync),
+		STEPS(without_memory_it_looks_again_soon),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
