@@ -127,7 +127,9 @@ struct device {
 	double bytes_per_s;	/* believed write bandwidth */
 	uint64_t writeback_us, expire_us; /* periodic: every, older than; 0 = off */
 	uint64_t nr_blocked;		  /* requests waiting for admission */
-	bool drain;			  /* write everything (umount, flush) */
+	uint64_t
+		nr_syncing; /* who waits for the device: fsync, sync; until the source is right */
+	bool drain;	    /* write everything (umount, flush) */
 
 	/* kept by the flusher */
 	struct busy_clock busy; /* time with requests in flight */

@@ -153,8 +153,8 @@ static unsigned page_bytes_in_file(const struct node *node, uint64_t index)
 }
 
 /* The run of dirty pages starting at index that one request can carry. */
-static struct flush_io *start_write(
-	struct flusher *fl, struct node *node, uint64_t index, bool tagged_only)
+static struct flush_io *start_write(struct flusher *fl, struct node *node, uint64_t index,
+	bool tagged_only, unsigned max_pages)
 {
 	struct domain *dom = node->dom;
 	struct store_file *file = node->file;
@@ -170,7 +170,7 @@ static struct flush_io *start_write(
 		return NULL;
 	io->buffered = !direct;
 	io->nr_pages = 0; /* so that overlaps_inflight() does not see itself */
-	for (uint64_t i = index; io->nr_pages < fl->sizes.request_pages; i++) {
+	for (uint64_t i = index; io->nr_pages < max_pages; i++) {
 		uint32_t frame = mapping_get(&node->map, i);
 		if (frame == FRAME_NONE)
 			break;
@@ -226,7 +226,8 @@ static uint64_t next_dirty(const struct node *node, uint64_t from, bool tagged_o
 }
 
 /* The next request for this node, or NULL when it has none now. */
-static struct flush_io *next_request(struct flusher *fl, struct node *node, bool tagged_only)
+static struct flush_io *next_request(
+	struct flusher *fl, struct node *node, bool tagged_only, unsigned max_pages)
 {
 	struct domain *dom = node->dom;
 	bool wrapped = node->flush_index == 0;
@@ -248,7 +249,7 @@ static struct flush_io *next_request(struct flusher *fl, struct node *node, bool
 		if (f->flags & FRAME_FILLING || overlaps_inflight(node, i))
 			continue;
 		if (cache_make_whole(node, i, frame))
-			return start_write(fl, node, i, tagged_only);
+			return start_write(fl, node, i, tagged_only, max_pages);
 		struct flush_io *io = start_fill(fl, node, i, frame);
 		if (io)
 			return io;
@@ -359,7 +360,7 @@ static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint6
 
 	if (!err)
 		flush_window_completed(
-			&fl->window, io->submitted_us, now_us, fl->inflight_bytes);
+			&fl->window, io->submitted_us, now_us, fl->inflight_bytes, io->share);
 	node->inflight_bytes -= io->bytes;
 	fl->inflight_bytes -= io->bytes;
 	if (err) {
@@ -477,6 +478,8 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 
 	fl->sizes = flush_sizes_make(
 		&fl->window, dev->bytes_per_s, dev->limit_pages, fl->max_request_pages);
+	struct flush_sizes others =
+		dev->nr_syncing ? flush_sizes_beside_sync(&fl->sizes) : fl->sizes;
 	flush_pick_begin(&fl->pick);
 	while (fl->free_ios && fl->inflight_bytes < fl->sizes.inflight_bytes) {
 		bool tagged;
@@ -485,9 +488,10 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 		 * be no memory to read the rest of them. What else is written makes room. */
 		if (!node && dev->nr_tagged_dirty && !fl->nr_inflight && !list)
 			node = flush_pick(&fl->pick, dev, &fl->sizes, now_us);
-		if (!node)
+		const struct flush_sizes *sizes = tagged ? &fl->sizes : &others;
+		if (!node || fl->inflight_bytes >= sizes->inflight_bytes)
 			break;
-		struct flush_io *io = next_request(fl, node, tagged);
+		struct flush_io *io = next_request(fl, node, tagged, sizes->request_pages);
 		if (!io) {
 			flush_pick_pass(&fl->pick, node, tagged);
 			continue;
@@ -495,6 +499,7 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 		io_prepare(fl, io);
 		lengthen_ahead(fl, node, io);
 		io->submitted_us = now_us;
+		io->share = dev->nr_syncing && !tagged ? FLUSH_SYNC_SHARE : 1;
 		*tail = io;
 		tail = &io->next;
 	}

@@ -28,6 +28,7 @@ struct flush_io {
 	bool ranged; /* buffered: written, now waiting for the range */
 	uint64_t fill_seq;
 	uint64_t submitted_us;
+	unsigned share; /* submitted into the window divided by this */
 	uint32_t frames[STORE_MAX_IOV];
 	struct flush_io *node_next; /* node->inflight */
 	struct flush_io *next;	    /* free list, or list to submit */
@@ -86,6 +87,8 @@ uint64_t flusher_step(
 /* Every page of the node that is dirty or in writeback now is written, its truncation and
  * times are applied. Returns 0; errors are in node->err_seq. */
 void flusher_sync_node(struct flusher *fl, struct node *node);
+/* ... and fsync(2) or fdatasync(2) of its file. 0 or its -errno. */
+int flusher_fsync(struct flusher *fl, struct node *node, bool datasync);
 /* The same for all nodes, then syncfs(2). 0 or its -errno. */
 int flusher_sync(struct flusher *fl);
 /* Until nothing at all is left below to do. */

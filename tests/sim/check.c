@@ -213,7 +213,7 @@ static void recount_files(struct sim *sim, const struct sim_device *d)
 {
 	const struct device *dev = &d->dev;
 	uint64_t dirty = 0, writeback = 0, tagged = 0, nr_unclean = 0, listed = 0, on_lists = 0;
-	uint64_t tagged_dirty = 0;
+	uint64_t tagged_dirty = 0, nr_syncing = 0;
 
 	for (const struct node *n = dev->unclean; n; n = n->unclean_next) {
 		const struct sim_file *f = (const struct sim_file *)(const void *)n;
@@ -221,6 +221,7 @@ static void recount_files(struct sim *sim, const struct sim_device *d)
 		writeback += n->nr_writeback;
 		tagged += n->nr_tagged;
 		tagged_dirty += n->nr_tagged_dirty;
+		nr_syncing += n->nr_tagged > 0;
 		nr_unclean++;
 		if ((n->nr_dirty > 0) != (n->place != NODE_CLEAN))
 			sim_broken(sim, "a file with %" PRIu64 " dirty pages is on list %d",
@@ -243,7 +244,7 @@ static void recount_files(struct sim *sim, const struct sim_device *d)
 	if (dirty != dev->nr_dirty || writeback != dev->nr_writeback ||
 		tagged != dev->nr_tagged || tagged_dirty != dev->nr_tagged_dirty ||
 		on_lists != dirty || listed != dev->nr_dirty_nodes ||
-		nr_unclean != dev->nr_unclean)
+		nr_syncing != dev->nr_syncing || nr_unclean != dev->nr_unclean)
 		sim_broken(sim,
 			"device %u: counted %" PRIu64 " dirty, %" PRIu64 " on lists, %" PRIu64
 			" in writeback, %" PRIu64 " tagged; it says %" PRIu64 ", %" PRIu64

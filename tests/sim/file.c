@@ -155,10 +155,20 @@ void sim_file_begin(struct sim_file *f, struct sim_io *io, uint64_t nr_pages)
 	flush_pick_took(node, io->index, nr_pages);
 }
 
+/* Of either sign, as all sums of unsigned numbers. Who waits is counted by the file. */
+static void add_tagged(struct sim_file *f, uint64_t nr)
+{
+	struct node *node = &f->node;
+
+	node->dev->nr_syncing -= node->nr_tagged > 0;
+	node->nr_tagged += nr;
+	node->dev->nr_tagged += nr;
+	node->dev->nr_syncing += node->nr_tagged > 0;
+}
+
 static void untag(struct sim_file *f, uint64_t nr_tagged, uint64_t nr_sync)
 {
-	f->node.nr_tagged -= nr_tagged;
-	f->node.dev->nr_tagged -= nr_tagged;
+	add_tagged(f, -nr_tagged);
 	f->device->sync_left -= nr_sync;
 }
 
@@ -206,8 +216,7 @@ static void tag_in_flight(struct sim_file *f, struct sim_io *list, bool sync)
 	for (struct sim_io *io = list; io; io = io->next) {
 		if (io->file != f)
 			continue;
-		f->node.nr_tagged += io->nr_pages - io->nr_tagged;
-		f->node.dev->nr_tagged += io->nr_pages - io->nr_tagged;
+		add_tagged(f, io->nr_pages - io->nr_tagged);
 		io->nr_tagged = io->nr_pages;
 		if (!sync)
 			continue;
@@ -221,8 +230,7 @@ void sim_file_tag(struct sim_file *f, bool sync)
 	struct node *node = &f->node;
 	uint64_t more = node->nr_dirty - dirty_below(f, f->tagged_to);
 
-	node->nr_tagged += more;
-	node->dev->nr_tagged += more;
+	add_tagged(f, more);
 	f->tagged_to = dirty_end(f);
 	count_tagged_dirty(f);
 	if (sync) {

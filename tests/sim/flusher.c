@@ -67,18 +67,24 @@ static void collect(struct sim_device *d, uint64_t now_us)
 {
 	d->sizes = flush_sizes_make(
 		&d->window, d->dev.bytes_per_s, d->dev.limit_pages, STORE_MAX_IOV);
+	struct flush_sizes others =
+		d->dev.nr_syncing ? flush_sizes_beside_sync(&d->sizes) : d->sizes;
 	flush_pick_begin(&d->pick);
 	while (d->free_ios && d->inflight_bytes < d->sizes.inflight_bytes) {
 		bool tagged;
 		struct node *node = choose(d, now_us, &tagged);
-		if (!node)
+		const struct flush_sizes *sizes = tagged ? &d->sizes : &others;
+		if (!node || d->inflight_bytes >= sizes->inflight_bytes)
 			return;
 		struct sim_file *f = (struct sim_file *)node;
-		uint64_t run = sim_file_run(f, d->sizes.request_pages, tagged);
-		if (run)
-			sim_device_submit(d, begin_io(d, f, run));
-		else
+		uint64_t run = sim_file_run(f, sizes->request_pages, tagged);
+		if (!run) {
 			flush_pick_pass(&d->pick, node, tagged);
+			continue;
+		}
+		struct sim_io *io = begin_io(d, f, run);
+		io->share = d->dev.nr_syncing && !tagged ? FLUSH_SYNC_SHARE : 1;
+		sim_device_submit(d, io);
 	}
 }
 
@@ -89,7 +95,8 @@ static unsigned finish(struct sim_device *d, struct sim_io *done, uint64_t now_u
 	while (done) {
 		struct sim_io *io = done;
 		done = io->next;
-		flush_window_completed(&d->window, io->submitted_us, now_us, d->inflight_bytes);
+		flush_window_completed(
+			&d->window, io->submitted_us, now_us, d->inflight_bytes, io->share);
 		d->inflight_bytes -= io->nr_pages * SIM_PAGE;
 		d->nr_inflight--;
 		sim_file_end(io);

@@ -89,6 +89,7 @@ struct sim_io {
 	struct sim_file *file;
 	uint64_t index, nr_pages, nr_tagged, nr_sync;
 	uint64_t submitted_us;
+	unsigned share;
 	struct sim_io *next;
 };
 

@@ -257,7 +257,7 @@ static struct {
 	struct store_io *ios[FLUSH_DEPTH]; /* in flight */
 	unsigned nr;
 	char log[256]; /* "a0 b7": pages 0 of node a and 7 of b (capital: a read), in order */
-	uint64_t now_us, wait_us;
+	uint64_t now_us, took_us, wait_us;
 } s;
 
 static const char *name_of(const struct store_io *io)
@@ -295,6 +295,7 @@ static int setup_steps(void **state)
 {
 	memset(&s, 0, sizeof(s));
 	s.now_us = 1000000;
+	s.took_us = 40000; /* as the window means it */
 	assert_int_equal(domain_init(&s.dom, FRAMES, FRAMES), 0);
 	assert_int_equal(device_init(&s.dev, &s.dom, 1, "test"), 0);
 	s.dev.limit_pages = FRAMES;
@@ -375,7 +376,7 @@ static const char *submitted_after(const char *name)
 		if (strcmp(name_of(io), name) != 0)
 			continue;
 		memmove(&s.ios[i], &s.ios[i + 1], (--s.nr - i) * sizeof(io));
-		s.now_us += 40000; /* as the window means it */
+		s.now_us += s.took_us;
 		io->result = io->op == STORE_RANGE_SYNC ? 0 : (int)io->bytes;
 		return submitted(io);
 	}
@@ -416,6 +417,52 @@ static void a_sync_is_first_as_soon_as_there_is_room(void **state)
 	begin_fsync('b');
 	assert_string_equal(submitted(NULL), "");
 	assert_string_equal(submitted_after("c0"), "b0 c64");
+}
+
+/* An fsync waits for more than its pages: for the journal below, behind what is in flight. */
+static void while_somebody_waits_others_have_half_the_window(void **state)
+{
+	anything_is_a_reason();
+	s.dev.nr_syncing = 1;
+	dirty_pages('c', 0, 200);
+	dirty_pages('b', 0, 40);
+	s.took_us = 20000;
+	assert_string_equal(submitted(NULL), "c0 c16");
+	begin_fsync('b'); /* it has all of it */
+	assert_string_equal(submitted(NULL), "b0");
+	assert_string_equal(submitted_after("c0"), "b32");
+	s.dev.nr_syncing = 0;
+	assert_string_equal(submitted_after("b0"), "c32 c64");
+}
+
+/* ... and the window is found out in half of it too, by how long the whole would take. */
+static void the_window_grows_in_half_of_it_too(void **state)
+{
+	static const struct {
+		unsigned syncing;
+		bool tagged;
+		uint64_t took_us;
+		unsigned grows;
+	} cases[] = {
+		{0, false, 20000, 2},
+		{1, true, 20000, 2},
+		{1, false, 20000, 1},
+		{1, false, 14000, 2},
+	};
+
+	for (unsigned i = 0; i < 4; i++) {
+		anew();
+		uint64_t bytes = s.flusher.window.bytes;
+		anything_is_a_reason();
+		s.dev.nr_syncing = cases[i].syncing;
+		dirty_pages('c', 0, 200);
+		if (cases[i].tagged)
+			begin_fsync('c');
+		submitted(NULL);
+		s.took_us = cases[i].took_us;
+		submitted_after("c0");
+		assert_int_equal(s.flusher.window.bytes, cases[i].grows * bytes);
+	}
 }
 
 /* A page written again while an fsync's write of it is in flight, and a second fsync. */
@@ -514,6 +561,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(an_error_for_good_is_told, setup, teardown),
 		STEPS(a_sync_does_not_wait_for_another_ones_requests),
 		STEPS(a_sync_is_first_as_soon_as_there_is_room),
+		STEPS(while_somebody_waits_others_have_half_the_window),
+		STEPS(the_window_grows_in_half_of_it_too),
 		STEPS(a_page_that_must_go_twice_lets_others_go_meanwhile),
 		STEPS(the_end_of_a_file_is_not_kept_waiting_by_its_other_pages),
 		STEPS(without_memory_others_make_room_for_a_sync),
