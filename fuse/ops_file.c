@@ -384,7 +384,8 @@ static int sync_file(struct pacefs *p, struct open_file *of, bool datasync)
 {
 	struct node *node = &of->fn->node;
 
-	int ret = flusher_fsync(&p->backing.flusher, node, datasync);
+	flusher_sync_node(&p->backing.flusher, node);
+	int ret = store_file_sync(node->file, datasync);
 	if (ret < 0) {
 		/* The source tells its one descriptor once; everybody who has it open is to
 		 * hear it. */

@@ -98,7 +98,6 @@ void cache_free_held(struct domain *dom, uint32_t frame)
 	arena_free(&dom->arena, frame);
 }
 
-/* It is not dirty (any more). */
 static void untag(struct node *node, struct frame *f)
 {
 	if (!(f->flags & FRAME_TAGGED))
@@ -110,13 +109,6 @@ static void untag(struct node *node, struct frame *f)
 	f->flags &= (uint8_t) ~(FRAME_TAGGED | FRAME_COLOUR);
 }
 
-static void tagged_is_dirty(struct node *node, const struct frame *f)
-{
-	mapping_tag(&node->map, f->index);
-	node->nr_tagged_dirty++;
-	node->dev->nr_tagged_dirty++;
-}
-
 static void tag(struct node *node, struct frame *f)
 {
 	if (f->flags & FRAME_TAGGED)
@@ -125,8 +117,6 @@ static void tag(struct node *node, struct frame *f)
 	node->nr_tagged++;
 	node->dev->nr_tagged++;
 	node->dev->nr_coloured[node->dev->colour]++;
-	if (f->state == FRAME_DIRTY)
-		tagged_is_dirty(node, f);
 }
 
 /* frame_valid_add(), with room made for the bitmap if it needs one. The frame is not clean. */
@@ -147,8 +137,6 @@ static void page_dirtied(struct node *node, uint64_t index, uint32_t frame, uint
 	f->state = FRAME_DIRTY;
 	f->seq = ++dom->dirty_seq;
 	mapping_mark(&node->map, index, true);
-	if (f->flags & FRAME_TAGGED)
-		tagged_is_dirty(node, f);
 	dom->nr_dirty++;
 	node->dev->nr_dirty++;
 	node->dev->dirtied++;
@@ -160,13 +148,9 @@ static void page_dirtied(struct node *node, uint64_t index, uint32_t frame, uint
 		node_update_unclean(node);
 }
 
-static void page_undirtied(struct node *node, const struct frame *f)
+static void page_undirtied(struct node *node, uint64_t index)
 {
-	mapping_mark(&node->map, f->index, false);
-	if (f->flags & FRAME_TAGGED) {
-		node->nr_tagged_dirty--;
-		node->dev->nr_tagged_dirty--;
-	}
+	mapping_mark(&node->map, index, false);
 	node->dom->nr_dirty--;
 	node->dev->nr_dirty--;
 	if (--node->nr_dirty == 0 && node->place != NODE_CLEAN)
@@ -335,7 +319,7 @@ static void page_drop(struct node *node, uint64_t index)
 	struct frame *f = &dom->arena.frames[frame];
 
 	if (f->state == FRAME_DIRTY) {
-		page_undirtied(node, f);
+		page_undirtied(node, index);
 		/* It was never written: the measured dirtying rate must not count it. */
 		node->dev->dirtied--;
 	}
@@ -447,7 +431,7 @@ uint32_t cache_begin_writeback(struct node *node, uint64_t index)
 
 	assert(f->state == FRAME_DIRTY);
 	f->state = FRAME_WRITEBACK;
-	page_undirtied(node, f);
+	page_undirtied(node, index);
 	node->nr_writeback++;
 	node->dom->nr_writeback++;
 	node->dev->nr_writeback++;

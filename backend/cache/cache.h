@@ -56,8 +56,7 @@ struct node {
 	struct store_file *file; /* open while there is anything to write or it is open */
 	uint64_t size;		 /* what stat shows */
 	uint64_t nr_pages, nr_dirty, nr_writeback, nr_tagged; /* pages; tagged: sync waits */
-	uint64_t nr_tagged_dirty; /* of nr_tagged those that are dirty, no write in flight */
-	uint32_t refs;		  /* node_get(), node_put(); at 0 it goes to dom->dead */
+	uint32_t refs; /* node_get(), node_put(); at 0 it goes to dom->dead */
 	bool on_dead;
 	struct node *dead_next;
 	uint32_t file_users; /* open(2)s of it; the file closes when 0 and clean */
@@ -73,10 +72,8 @@ struct node {
 	uint64_t position_due_us; /* looked for again not before */
 	bool on_unclean;	  /* dev->unclean: anything at all left to bring below */
 	struct node *unclean_prev, *unclean_next;
-	uint64_t flush_index; /* where the next slice starts */
-	uint64_t slice_pages; /* left of the current slice */
-	/* turn of the flusher: not picked before it (pick.c); for its tagged pages */
-	uint64_t pick_from, pick_tagged_from;
+	uint64_t flush_index;	   /* where the next slice starts */
+	uint64_t slice_pages;	   /* left of the current slice */
 	struct flush_io *inflight; /* its requests in flight */
 	uint64_t inflight_bytes;
 	unsigned nr_fills; /* reads for partial pages in flight */
@@ -108,7 +105,6 @@ struct device {
 	char name[256]; /* for messages: /dev/sdb1, or the path */
 	bool seeks;	/* files are written in disk order; set before anything is written */
 	uint64_t nr_dirty, nr_writeback, nr_tagged; /* pages */
-	uint64_t nr_tagged_dirty;		    /* as in struct node */
 	unsigned colour;			    /* of tags given now: 0 or 1 */
 	uint64_t nr_coloured[2];		    /* tagged pages by colour */
 	uint64_t nr_dirty_nodes;
@@ -127,9 +123,7 @@ struct device {
 	double bytes_per_s;	/* believed write bandwidth */
 	uint64_t writeback_us, expire_us; /* periodic: every, older than; 0 = off */
 	uint64_t nr_blocked;		  /* requests waiting for admission */
-	uint64_t
-		nr_syncing; /* who waits for the device: fsync, sync; until the source is right */
-	bool drain;	    /* write everything (umount, flush) */
+	bool drain;			  /* write everything (umount, flush) */
 
 	/* kept by the flusher */
 	struct busy_clock busy; /* time with requests in flight */

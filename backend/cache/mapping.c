@@ -8,10 +8,8 @@
 
 enum { BITS = 6, WAYS = 1 << BITS, MAX_HEIGHT = (64 + BITS - 1) / BITS };
 
-enum mark { PRESENT, DIRTY, TAGGED, NR_MARKS };
-
 struct mapping_level {
-	uint64_t marks[NR_MARKS]; /* a bit a way */
+	uint64_t present, dirty;
 	union {
 		struct mapping_level *child[WAYS];
 		uint32_t frame[WAYS];
@@ -37,7 +35,7 @@ static bool walk(const struct mapping *m, uint64_t index, struct mapping_level *
 		return false;
 	for (unsigned level = m->height; level-- > 0;) {
 		path[level] = l;
-		if (!(l->marks[PRESENT] >> way_of(index, level) & 1))
+		if (!(l->present >> way_of(index, level) & 1))
 			return false;
 		if (level)
 			l = l->child[way_of(index, level)];
@@ -57,13 +55,13 @@ static int raise_height(struct mapping *m, uint64_t index)
 	while (m->height == 0 || beyond(m, index)) {
 		/* A root without entries serves at any height; below another level it would be
 		 * a child that no removal ever comes by. */
-		if (!m->root || m->root->marks[PRESENT]) {
+		if (!m->root || m->root->present) {
 			struct mapping_level *l = calloc(1, sizeof(*l));
 			if (!l)
 				return -ENOMEM;
 			if (m->root) {
-				for (unsigned i = 0; i < NR_MARKS; i++)
-					l->marks[i] = m->root->marks[i] != 0;
+				l->present = 1;
+				l->dirty = m->root->dirty != 0;
 				l->child[0] = m->root;
 			}
 			m->root = l;
@@ -77,7 +75,7 @@ static int raise_height(struct mapping *m, uint64_t index)
 static void prune(struct mapping *m, uint64_t index, struct mapping_level **path)
 {
 	for (unsigned level = 0; level < m->height; level++) {
-		if (path[level]->marks[PRESENT])
+		if (path[level]->present)
 			return;
 		free(path[level]);
 		if (level + 1 == m->height) {
@@ -85,7 +83,8 @@ static void prune(struct mapping *m, uint64_t index, struct mapping_level **path
 			m->height = 0;
 			return;
 		}
-		path[level + 1]->marks[PRESENT] &= ~(1ull << way_of(index, level + 1));
+		path[level + 1]->present &= ~(1ull << way_of(index, level + 1));
+		path[level + 1]->dirty &= ~(1ull << way_of(index, level + 1));
 	}
 }
 
@@ -101,36 +100,28 @@ int mapping_set(struct mapping *m, uint64_t index, uint32_t frame, uint32_t *ret
 		path[level] = l;
 		if (level == 0)
 			break;
-		if (!(l->marks[PRESENT] >> way & 1)) {
+		if (!(l->present >> way & 1)) {
 			struct mapping_level *child = calloc(1, sizeof(*child));
 			/* An empty level left behind is harmless: the next set uses it. */
 			if (!child)
 				return -ENOMEM;
 			l->child[way] = child;
-			l->marks[PRESENT] |= 1ull << way;
+			l->present |= 1ull << way;
 		}
 		l = l->child[way];
 	}
 	unsigned way = way_of(index, 0);
-	*ret_old = path[0]->marks[PRESENT] >> way & 1 ? path[0]->frame[way] : FRAME_NONE;
+	*ret_old = path[0]->present >> way & 1 ? path[0]->frame[way] : FRAME_NONE;
 	path[0]->frame[way] = frame;
-	path[0]->marks[PRESENT] |= 1ull << way;
+	path[0]->present |= 1ull << way;
 	return 0;
 }
 
-static void set_mark(
-	struct mapping *m, uint64_t index, struct mapping_level **path, enum mark mark)
-{
-	for (unsigned level = 0; level < m->height; level++)
-		path[level]->marks[mark] |= 1ull << way_of(index, level);
-}
-
-static void clear_mark(
-	struct mapping *m, uint64_t index, struct mapping_level **path, enum mark mark)
+static void clear_dirty(struct mapping *m, uint64_t index, struct mapping_level **path)
 {
 	for (unsigned level = 0; level < m->height; level++) {
-		path[level]->marks[mark] &= ~(1ull << way_of(index, level));
-		if (path[level]->marks[mark])
+		path[level]->dirty &= ~(1ull << way_of(index, level));
+		if (path[level]->dirty)
 			return;
 	}
 }
@@ -141,21 +132,12 @@ void mapping_mark(struct mapping *m, uint64_t index, bool dirty)
 	bool there = walk(m, index, path);
 
 	assert(there);
-	if (dirty) {
-		set_mark(m, index, path, DIRTY);
+	if (!dirty) {
+		clear_dirty(m, index, path);
 		return;
 	}
-	clear_mark(m, index, path, DIRTY);
-	clear_mark(m, index, path, TAGGED);
-}
-
-void mapping_tag(struct mapping *m, uint64_t index)
-{
-	struct mapping_level *path[MAX_HEIGHT];
-	bool there = walk(m, index, path);
-
-	assert(there && path[0]->marks[DIRTY] >> way_of(index, 0) & 1);
-	set_mark(m, index, path, TAGGED);
+	for (unsigned level = 0; level < m->height; level++)
+		path[level]->dirty |= 1ull << way_of(index, level);
 }
 
 uint32_t mapping_remove(struct mapping *m, uint64_t index)
@@ -166,20 +148,20 @@ uint32_t mapping_remove(struct mapping *m, uint64_t index)
 		return FRAME_NONE;
 	unsigned way = way_of(index, 0);
 	uint32_t frame = path[0]->frame[way];
-	clear_mark(m, index, path, DIRTY);
-	clear_mark(m, index, path, TAGGED);
-	path[0]->marks[PRESENT] &= ~(1ull << way);
+	clear_dirty(m, index, path);
+	path[0]->present &= ~(1ull << way);
 	prune(m, index, path);
 	return frame;
 }
 
-static uint64_t next(const struct mapping *m, uint64_t from, enum mark mark)
+uint64_t mapping_next(const struct mapping *m, uint64_t from, bool dirty_only)
 {
 	while (m->root && !beyond(m, from)) {
 		const struct mapping_level *l = m->root;
 		unsigned level = m->height - 1;
 		for (;;) {
-			uint64_t bits = l->marks[mark] & ~0ull << way_of(from, level);
+			uint64_t bits = dirty_only ? l->dirty : l->present;
+			bits &= ~0ull << way_of(from, level);
 			if (!bits)
 				break;
 			unsigned way = (unsigned)__builtin_ctzll(bits);
@@ -203,14 +185,4 @@ static uint64_t next(const struct mapping *m, uint64_t from, enum mark mark)
 		from = next;
 	}
 	return MAPPING_END;
-}
-
-uint64_t mapping_next(const struct mapping *m, uint64_t from, bool dirty_only)
-{
-	return next(m, from, dirty_only ? DIRTY : PRESENT);
-}
-
-uint64_t mapping_next_tagged(const struct mapping *m, uint64_t from)
-{
-	return next(m, from, TAGGED);
 }

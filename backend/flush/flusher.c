@@ -153,8 +153,8 @@ static unsigned page_bytes_in_file(const struct node *node, uint64_t index)
 }
 
 /* The run of dirty pages starting at index that one request can carry. */
-static struct flush_io *start_write(struct flusher *fl, struct node *node, uint64_t index,
-	bool tagged_only, unsigned max_pages)
+static struct flush_io *start_write(
+	struct flusher *fl, struct node *node, uint64_t index, bool tagged_only)
 {
 	struct domain *dom = node->dom;
 	struct store_file *file = node->file;
@@ -170,7 +170,7 @@ static struct flush_io *start_write(struct flusher *fl, struct node *node, uint6
 		return NULL;
 	io->buffered = !direct;
 	io->nr_pages = 0; /* so that overlaps_inflight() does not see itself */
-	for (uint64_t i = index; io->nr_pages < max_pages; i++) {
+	for (uint64_t i = index; io->nr_pages < fl->sizes.request_pages; i++) {
 		uint32_t frame = mapping_get(&node->map, i);
 		if (frame == FRAME_NONE)
 			break;
@@ -219,66 +219,46 @@ static void lengthen_ahead(struct flusher *fl, struct node *node, const struct f
 	flusher_work(fl, node);
 }
 
-static uint64_t next_dirty(const struct node *node, uint64_t from, bool tagged_only)
-{
-	return tagged_only ? mapping_next_tagged(&node->map, from)
-			   : mapping_next(&node->map, from, true);
-}
-
 /* The next request for this node, or NULL when it has none now. */
-static struct flush_io *next_request(
-	struct flusher *fl, struct node *node, bool tagged_only, unsigned max_pages)
+static struct flush_io *next_request(struct flusher *fl, struct node *node, bool tagged_only)
 {
 	struct domain *dom = node->dom;
 	bool wrapped = node->flush_index == 0;
 
 	assert(node->file && node->file->writable);
-	uint64_t i = next_dirty(node, node->flush_index, tagged_only);
+	uint64_t i = mapping_next(&node->map, node->flush_index, true);
 
-	for (;; i = next_dirty(node, i + 1, tagged_only)) {
+	for (;; i = mapping_next(&node->map, i + 1, true)) {
 		if (i == MAPPING_END) {
 			if (wrapped)
 				return NULL;
 			wrapped = true;
-			i = next_dirty(node, 0, tagged_only);
+			i = mapping_next(&node->map, 0, true);
 			if (i == MAPPING_END)
 				return NULL;
 		}
 		uint32_t frame = mapping_get(&node->map, i);
 		const struct frame *f = &dom->arena.frames[frame];
+		if (tagged_only && !(f->flags & FRAME_TAGGED))
+			continue;
 		if (f->flags & FRAME_FILLING || overlaps_inflight(node, i))
 			continue;
 		if (cache_make_whole(node, i, frame))
-			return start_write(fl, node, i, tagged_only, max_pages);
+			return start_write(fl, node, i, tagged_only);
 		struct flush_io *io = start_fill(fl, node, i, frame);
 		if (io)
 			return io;
 	}
 }
 
-static void make_plan(struct flusher *fl, const struct node *tagged, uint64_t now_us)
+static struct flush_plan make_plan(struct flusher *fl, uint64_t now_us)
 {
-	struct flush_view v = flush_pick_view(fl->dev, tagged, fl->plan.time_round, now_us);
+	struct flush_view v = flush_pick_view(fl->dev, fl->plan.time_round, now_us);
+	struct flush_plan p = flush_plan_make(&v);
 
-	fl->plan = flush_plan_make(&v);
-	fl->dev->periodic_round = fl->plan.periodic_round;
-	fl->dev->next_periodic_us = fl->plan.next_periodic_us;
-}
-
-/* The node to write from next, and whether only its tagged pages; NULL: none now. What somebody
- * waits for goes first; while all that is left of it waits itself (for requests in flight, a cut)
- * others may use the device, as if nobody waited. */
-static struct node *choose(struct flusher *fl, uint64_t now_us, bool *ret_tagged)
-{
-	struct node *node = flush_pick_tagged(&fl->pick, fl->dev, &fl->sizes);
-
-	make_plan(fl, node, now_us);
-	*ret_tagged = fl->plan.reason == FLUSH_SYNC;
-	if (*ret_tagged)
-		return node;
-	if (fl->plan.reason == FLUSH_NONE)
-		return NULL;
-	return flush_pick(&fl->pick, fl->dev, &fl->sizes, fl->plan.cutoff_us);
+	fl->dev->periodic_round = p.periodic_round;
+	fl->dev->next_periodic_us = p.next_periodic_us;
+	return p;
 }
 
 /* ---- completions ---- */
@@ -360,7 +340,7 @@ static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint6
 
 	if (!err)
 		flush_window_completed(
-			&fl->window, io->submitted_us, now_us, fl->inflight_bytes, io->share);
+			&fl->window, io->submitted_us, now_us, fl->inflight_bytes);
 	node->inflight_bytes -= io->bytes;
 	fl->inflight_bytes -= io->bytes;
 	if (err) {
@@ -478,28 +458,32 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 
 	fl->sizes = flush_sizes_make(
 		&fl->window, dev->bytes_per_s, dev->limit_pages, fl->max_request_pages);
-	struct flush_sizes others =
-		dev->nr_syncing ? flush_sizes_beside_sync(&fl->sizes) : fl->sizes;
-	flush_pick_begin(&fl->pick);
-	while (fl->free_ios && fl->inflight_bytes < fl->sizes.inflight_bytes) {
-		bool tagged;
-		struct node *node = choose(fl, now_us, &tagged);
-		/* Tagged pages cannot go and nothing is in flight that would change it: there may
-		 * be no memory to read the rest of them. What else is written makes room. */
-		if (!node && dev->nr_tagged_dirty && !fl->nr_inflight && !list)
-			node = flush_pick(&fl->pick, dev, &fl->sizes, now_us);
-		const struct flush_sizes *sizes = tagged ? &fl->sizes : &others;
-		if (!node || fl->inflight_bytes >= sizes->inflight_bytes)
+	for (;;) {
+		fl->plan = make_plan(fl, now_us);
+		if (fl->plan.reason == FLUSH_NONE || !fl->free_ios ||
+			fl->inflight_bytes >= fl->sizes.inflight_bytes)
 			break;
-		struct flush_io *io = next_request(fl, node, tagged, sizes->request_pages);
-		if (!io) {
-			flush_pick_pass(&fl->pick, node, tagged);
-			continue;
+		bool tagged = fl->plan.reason == FLUSH_SYNC;
+		struct node *node = tagged
+			? flush_pick_tagged(&fl->pick, dev, &fl->sizes)
+			: flush_pick(&fl->pick, dev, &fl->sizes, fl->plan.cutoff_us);
+		/* While a sync waits only for what is in flight, others may use the device. */
+		if (!node && tagged) {
+			tagged = false;
+			node = fl->inflight_bytes
+				? NULL
+				: flush_pick(&fl->pick, dev, &fl->sizes, now_us);
 		}
+		if (!node)
+			break;
+		struct flush_io *io = next_request(fl, node, tagged);
+		if (!io && !tagged && flush_pick_pass(&fl->pick, node))
+			continue;
+		if (!io)
+			break;
 		io_prepare(fl, io);
 		lengthen_ahead(fl, node, io);
 		io->submitted_us = now_us;
-		io->share = dev->nr_syncing && !tagged ? FLUSH_SYNC_SHARE : 1;
 		*tail = io;
 		tail = &io->next;
 	}
@@ -543,8 +527,7 @@ uint64_t flusher_step(
 	struct flush_io *list = collect(fl, now_us);
 	bool waiting = fl->nr_inflight || list || again;
 	busy_clock_update(&fl->dev->busy, waiting, nr_done > 0, now_us);
-	bool wanted = fl->plan.reason != FLUSH_NONE || fl->dev->nr_tagged_dirty;
-	if (waiting || !wanted)
+	if (waiting || fl->plan.reason == FLUSH_NONE)
 		wait_us = fl->plan.wake_us == FLUSH_NEVER_US || fl->plan.wake_us <= now_us
 			? IDLE_WAIT_US
 			: fl->plan.wake_us - now_us;
@@ -572,7 +555,7 @@ static void *flusher_main(void *arg)
 	return NULL;
 }
 
-int flusher_init(struct flusher *fl, struct device *dev, struct store *store,
+int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
 	struct store_engine *engine)
 {
 	memset(fl, 0, sizeof(*fl));
@@ -589,24 +572,7 @@ int flusher_init(struct flusher *fl, struct device *dev, struct store *store,
 		fl->free_ios = &fl->pool[i];
 	}
 	pthread_cond_init(&fl->work_cond, NULL);
-	return 0;
-}
-
-void flusher_finish(struct flusher *fl)
-{
-	pthread_cond_destroy(&fl->work_cond);
-	fl->engine->ops->destroy(fl->engine);
-	free(fl->pool);
-}
-
-int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
-	struct store_engine *engine)
-{
-	int ret = flusher_init(fl, dev, store, engine);
-
-	if (ret < 0)
-		return ret;
-	ret = pthread_create(&fl->thread, NULL, flusher_main, fl);
+	int ret = pthread_create(&fl->thread, NULL, flusher_main, fl);
 	if (ret == 0) {
 		ret = pthread_create(&fl->worker, NULL, flusher_worker, fl);
 		fl->started = true;
@@ -626,6 +592,8 @@ void flusher_stop(struct flusher *fl)
 	domain_unlock(fl->dev->dom);
 	pthread_join(fl->thread, NULL);
 	pthread_join(fl->worker, NULL);
-	flusher_finish(fl);
+	pthread_cond_destroy(&fl->work_cond);
+	fl->engine->ops->destroy(fl->engine);
+	free(fl->pool);
 	fl->started = false;
 }

@@ -28,7 +28,6 @@ struct flush_io {
 	bool ranged; /* buffered: written, now waiting for the range */
 	uint64_t fill_seq;
 	uint64_t submitted_us;
-	unsigned share; /* submitted into the window divided by this */
 	uint32_t frames[STORE_MAX_IOV];
 	struct flush_io *node_next; /* node->inflight */
 	struct flush_io *next;	    /* free list, or list to submit */
@@ -66,11 +65,6 @@ struct flusher {
 	struct node *work_head, *work_tail;
 };
 
-/* Everything but the threads, for who calls flusher_step() himself. engine is the flusher's. */
-int flusher_init(struct flusher *fl, struct device *dev, struct store *store,
-	struct store_engine *engine);
-void flusher_finish(struct flusher *fl);
-
 /* Starts the threads. engine is the flusher's from now on. */
 int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
 	struct store_engine *engine);
@@ -87,8 +81,6 @@ uint64_t flusher_step(
 /* Every page of the node that is dirty or in writeback now is written, its truncation and
  * times are applied. Returns 0; errors are in node->err_seq. */
 void flusher_sync_node(struct flusher *fl, struct node *node);
-/* ... and fsync(2) or fdatasync(2) of its file. 0 or its -errno. */
-int flusher_fsync(struct flusher *fl, struct node *node, bool datasync);
 /* The same for all nodes, then syncfs(2). 0 or its -errno. */
 int flusher_sync(struct flusher *fl);
 /* Until nothing at all is left below to do. */

@@ -2,18 +2,12 @@
 
 #include <utlist.h>
 
-void flush_pick_begin(struct flush_pick *pick)
-{
-	pick->turn++;
-}
-
-struct flush_view flush_pick_view(
-	const struct device *dev, const struct node *tagged, bool time_round, uint64_t now_us)
+struct flush_view flush_pick_view(const struct device *dev, bool time_round, uint64_t now_us)
 {
 	return (struct flush_view){
 		.now_us = now_us,
 		.dirty_pages = dev->nr_dirty,
-		.tagged_pages = tagged ? tagged->nr_tagged_dirty : 0,
+		.tagged_pages = dev->nr_tagged,
 		.bg_pages = dev->bg_pages,
 		.bg_time_pages = dev->bg_time_pages,
 		.bg_age_us = dev->bg_age_us,
@@ -32,18 +26,6 @@ static bool can_submit(const struct node *node, const struct flush_sizes *sizes)
 {
 	return node->nr_dirty && !node->cut_pending &&
 		node->inflight_bytes < sizes->inflight_bytes;
-}
-
-/* Not in this round. */
-static bool comes_later(const struct flush_pick *pick, const struct node *node)
-{
-	if (node->cut_pending) /* its turn comes when the source is cut */
-		return true;
-	/* What a sync still waits for here waits for requests in flight: with more of the same
-	 * file that could be for ever, since buffered and direct ones exclude each other. */
-	if (node->nr_tagged_dirty && node->inflight_bytes)
-		return true;
-	return node->pick_from > pick->turn;
 }
 
 /* How far the node is from the head for a head that only goes up: what lies below comes after
@@ -91,7 +73,7 @@ struct node *flush_pick(struct flush_pick *pick, struct device *dev,
 		struct node *n, *next;
 		for (n = dev->io; n; n = next) {
 			next = n->next;
-			if (comes_later(pick, n)) {
+			if (n->cut_pending) { /* its turn comes when the source is cut */
 				node_move(n, NODE_ON_MORE_IO);
 				continue;
 			}
@@ -118,11 +100,8 @@ struct node *flush_pick_tagged(
 {
 	struct node *best = NULL;
 
-	if (!dev->nr_tagged_dirty)
-		return NULL;
 	for (struct node *n = dev->unclean; n; n = n->unclean_next) {
-		if (n->nr_tagged_dirty && n->pick_tagged_from <= pick->turn &&
-			can_submit(n, sizes) &&
+		if (n->nr_tagged && can_submit(n, sizes) &&
 			(!best || ahead_of(pick, n) < ahead_of(pick, best)))
 			best = n;
 		if (best && !dev->seeks)
@@ -133,12 +112,13 @@ struct node *flush_pick_tagged(
 	return best;
 }
 
-void flush_pick_pass(struct flush_pick *pick, struct node *node, bool tagged)
+bool flush_pick_pass(struct flush_pick *pick, struct node *node)
 {
-	if (tagged)
-		node->pick_tagged_from = pick->turn + 1;
-	else
-		node->pick_from = pick->turn + 1;
+	if (node->place != NODE_ON_IO)
+		return false;
+	pick->current = NULL;
+	node_move(node, NODE_ON_MORE_IO);
+	return node->dev->io != NULL;
 }
 
 void flush_pick_took(struct node *node, uint64_t index, uint64_t nr_pages)

@@ -25,27 +25,20 @@
 struct flush_pick {
 	struct node *current; /* whose slice is being written; only compared with */
 	uint64_t head;	      /* struct node, position: of the last file begun */
-	uint64_t turn;	      /* of the flusher */
 };
 
-/* The flusher's next turn: requests have completed, or time has passed. */
-void flush_pick_begin(struct flush_pick *pick);
-
-/* What the plan is to be made from, out of the device's counters. tagged: what flush_pick_tagged()
- * has found. time_round: of the plan before. */
-struct flush_view flush_pick_view(
-	const struct device *dev, const struct node *tagged, bool time_round, uint64_t now_us);
+/* What the plan is to be made from, out of the device's counters. time_round: of the plan before. */
+struct flush_view flush_pick_view(const struct device *dev, bool time_round, uint64_t now_us);
 
 /* The node to write from next, or NULL: nothing dirtied up to cutoff_us can be submitted now. A
  * node keeps its slice until it is used up, then the others come first. */
 struct node *flush_pick(struct flush_pick *pick, struct device *dev,
 	const struct flush_sizes *sizes, uint64_t cutoff_us);
-/* The same of those with dirty tagged pages, which somebody waits for: no rounds and no slices.
- * NULL: there are none, or what is left of them waits itself. */
+/* The same of those with tagged pages, which somebody waits for: no rounds and no slices. */
 struct node *flush_pick_tagged(
 	struct flush_pick *pick, const struct device *dev, const struct flush_sizes *sizes);
-/* Nothing (of its tagged pages) could go of the picked node: not this turn. */
-void flush_pick_pass(struct flush_pick *pick, struct node *node, bool tagged);
+/* Nothing of the picked node could go now: others come first. False: there are none. */
+bool flush_pick_pass(struct flush_pick *pick, struct node *node);
 /* A request of nr_pages at index was made of the node. */
 void flush_pick_took(struct node *node, uint64_t index, uint64_t nr_pages);
 

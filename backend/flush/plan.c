@@ -75,8 +75,8 @@ void flush_window_init(struct flush_window *w)
 	*w = (struct flush_window){.bytes = 2 * 131072};
 }
 
-void flush_window_completed(struct flush_window *w, uint64_t submitted_us, uint64_t now_us,
-	uint64_t inflight_bytes, unsigned share)
+void flush_window_completed(
+	struct flush_window *w, uint64_t submitted_us, uint64_t now_us, uint64_t inflight_bytes)
 {
 	/* Around 40 ms: two requests of 20 ms each keep any disk busy. */
 	enum { SHORT_US = 30000, MEANT_US = 40000, LONG_US = 60000 };
@@ -84,8 +84,7 @@ void flush_window_completed(struct flush_window *w, uint64_t submitted_us, uint6
 
 	if (submitted_us < w->judged_us)
 		return; /* it was under way under another window */
-	/* What all of it would take: no less than now, and no more than that many times. */
-	if (took_us * share < SHORT_US && inflight_bytes * share >= w->bytes / 4 * 3)
+	if (took_us < SHORT_US && inflight_bytes >= w->bytes / 4 * 3)
 		w->bytes = min_u64(2 * w->bytes, FLUSH_WINDOW_MOST);
 	else if (took_us > LONG_US)
 		w->bytes = max_u64(max_u64(w->bytes / 2, w->bytes * MEANT_US / took_us),
@@ -112,13 +111,4 @@ struct flush_sizes flush_sizes_make(const struct flush_window *w, double bytes_p
 		.slice_pages = min_u64(slice, eighth),
 		.inflight_bytes = min_u64(w->bytes, 2 * eighth * page_bytes),
 	};
-}
-
-struct flush_sizes flush_sizes_beside_sync(const struct flush_sizes *sizes)
-{
-	struct flush_sizes s = *sizes;
-
-	s.request_pages = (unsigned)max_u64(s.request_pages / FLUSH_SYNC_SHARE, 1);
-	s.inflight_bytes = max_u64(s.inflight_bytes / FLUSH_SYNC_SHARE, 1);
-	return s;
 }

@@ -13,7 +13,7 @@
 
 enum flush_reason {
 	FLUSH_NONE,
-	FLUSH_SYNC,	  /* somebody waits for tagged pages, which can go */
+	FLUSH_SYNC,	  /* somebody waits for tagged pages */
 	FLUSH_DRAIN,	  /* umount, flush: everything */
 	FLUSH_BLOCKED,	  /* writers wait for admission */
 	FLUSH_BACKGROUND, /* above the background threshold */
@@ -24,8 +24,8 @@ enum flush_reason {
 
 struct flush_view {
 	uint64_t now_us;
-	uint64_t dirty_pages;  /* not yet in writeback: R */
-	uint64_t tagged_pages; /* of those a sync waits for: what can be submitted now */
+	uint64_t dirty_pages; /* not yet in writeback: R */
+	uint64_t tagged_pages;
 	uint64_t bg_pages, bg_time_pages; /* UINT64_MAX = off */
 	uint64_t bg_age_us;		  /* 0 = off */
 	uint64_t oldest_dirtied_us;	  /* of the first dirty node; FLUSH_NEVER_US if none */
@@ -60,10 +60,9 @@ struct flush_window {
 #define FLUSH_WINDOW_MOST (8u << 20)
 
 void flush_window_init(struct flush_window *w);
-/* A request has completed. inflight_bytes: in flight until now, itself included. share: of the
- * window it was submitted into, that part (1: all, 2: half). */
+/* A request has completed. inflight_bytes: in flight until now, itself included. */
 void flush_window_completed(struct flush_window *w, uint64_t submitted_us, uint64_t now_us,
-	uint64_t inflight_bytes, unsigned share);
+	uint64_t inflight_bytes);
 
 struct flush_sizes {
 	unsigned request_pages;	 /* one write request at most */
@@ -74,12 +73,5 @@ struct flush_sizes {
 /* limit_pages: dirty limit of the device; internal batches stay below a share of it. */
 struct flush_sizes flush_sizes_make(const struct flush_window *w, double bytes_per_s,
 	uint64_t limit_pages, unsigned max_request_pages);
-
-/* What is not waited for has half the window while somebody waits for the device: an fsync is
- * several waits in a row (its pages, the journal below, its commit), each behind what others have
- * in flight. 20 ms still keep a disk busy: of one of 10 MB/s with 10 writers 99 % were used in
- * both cases, and an append with fsync took 115 ms instead of 190. */
-#define FLUSH_SYNC_SHARE 2
-struct flush_sizes flush_sizes_beside_sync(const struct flush_sizes *sizes);
 
 #endif

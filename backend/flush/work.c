@@ -214,7 +214,6 @@ void flusher_sync_node(struct flusher *fl, struct node *node)
 	struct domain *dom = node->dom;
 
 	domain_lock(dom);
-	node->dev->nr_syncing++;
 	node_get(node);
 	cache_tag_node(node);
 	flusher_settle_cut(fl, node);
@@ -226,24 +225,7 @@ void flusher_sync_node(struct flusher *fl, struct node *node)
 	if (node->times_pending)
 		flusher_do_work(fl, node);
 	node_put(node);
-	node->dev->nr_syncing--;
 	domain_unlock(dom);
-}
-
-static void count_syncing(struct device *dev, uint64_t change)
-{
-	domain_lock(dev->dom);
-	dev->nr_syncing += change;
-	domain_unlock(dev->dom);
-}
-
-int flusher_fsync(struct flusher *fl, struct node *node, bool datasync)
-{
-	count_syncing(fl->dev, 1);
-	flusher_sync_node(fl, node);
-	int ret = store_file_sync(node->file, datasync);
-	count_syncing(fl->dev, -1ull);
-	return ret;
 }
 
 /* All that was left to do for other nodes than pages, as of now. */
@@ -274,7 +256,6 @@ int flusher_sync(struct flusher *fl)
 	struct device *dev = fl->dev;
 
 	domain_lock(dev->dom);
-	dev->nr_syncing++;
 	/* Others who sync all the time add tags all the time. Once the older colour is used up,
 	 * newcomers get it, and the count of ours only falls: what this waits for is bounded by
 	 * what was dirty at the call and at that moment. */
@@ -289,9 +270,7 @@ int flusher_sync(struct flusher *fl)
 		wait_progress(dev->dom);
 	settle_all(fl);
 	domain_unlock(dev->dom);
-	int ret = store_sync_all(fl->store);
-	count_syncing(dev, -1ull);
-	return ret;
+	return store_sync_all(fl->store);
 }
 
 int flusher_drain(struct flusher *fl)

@@ -123,15 +123,6 @@ uint64_t sim_file_run(const struct sim_file *f, uint64_t most, bool tagged_only)
 	return run;
 }
 
-/* Dirty pages were tagged, or left dirty. */
-static void count_tagged_dirty(struct sim_file *f)
-{
-	uint64_t now = dirty_below(f, f->tagged_to);
-
-	f->node.dev->nr_tagged_dirty += now - f->node.nr_tagged_dirty;
-	f->node.nr_tagged_dirty = now;
-}
-
 void sim_file_begin(struct sim_file *f, struct sim_io *io, uint64_t nr_pages)
 {
 	struct node *node = &f->node;
@@ -146,7 +137,6 @@ void sim_file_begin(struct sim_file *f, struct sim_io *io, uint64_t nr_pages)
 	node_get(node);
 	undirty(f, nr_pages);
 	f->dirty_from += nr_pages;
-	count_tagged_dirty(f);
 	set_position(f);
 	node->nr_writeback += nr_pages;
 	node->dom->nr_writeback += nr_pages;
@@ -155,20 +145,10 @@ void sim_file_begin(struct sim_file *f, struct sim_io *io, uint64_t nr_pages)
 	flush_pick_took(node, io->index, nr_pages);
 }
 
-/* Of either sign, as all sums of unsigned numbers. Who waits is counted by the file. */
-static void add_tagged(struct sim_file *f, uint64_t nr)
-{
-	struct node *node = &f->node;
-
-	node->dev->nr_syncing -= node->nr_tagged > 0;
-	node->nr_tagged += nr;
-	node->dev->nr_tagged += nr;
-	node->dev->nr_syncing += node->nr_tagged > 0;
-}
-
 static void untag(struct sim_file *f, uint64_t nr_tagged, uint64_t nr_sync)
 {
-	add_tagged(f, -nr_tagged);
+	f->node.nr_tagged -= nr_tagged;
+	f->node.dev->nr_tagged -= nr_tagged;
 	f->device->sync_left -= nr_sync;
 }
 
@@ -203,7 +183,6 @@ uint64_t sim_file_drop(struct sim_file *f, uint64_t most)
 	undirty(f, n);
 	f->tagged_to = min_u64(f->tagged_to, dirty_end(f));
 	f->sync_to = min_u64(f->sync_to, dirty_end(f));
-	count_tagged_dirty(f);
 	untag(f, tagged - dirty_below(f, f->tagged_to), sync - dirty_below(f, f->sync_to));
 	if (f->waiting && f->node.nr_tagged == 0)
 		sim_writer_synced(f->waiting);
@@ -216,7 +195,8 @@ static void tag_in_flight(struct sim_file *f, struct sim_io *list, bool sync)
 	for (struct sim_io *io = list; io; io = io->next) {
 		if (io->file != f)
 			continue;
-		add_tagged(f, io->nr_pages - io->nr_tagged);
+		f->node.nr_tagged += io->nr_pages - io->nr_tagged;
+		f->node.dev->nr_tagged += io->nr_pages - io->nr_tagged;
 		io->nr_tagged = io->nr_pages;
 		if (!sync)
 			continue;
@@ -230,9 +210,9 @@ void sim_file_tag(struct sim_file *f, bool sync)
 	struct node *node = &f->node;
 	uint64_t more = node->nr_dirty - dirty_below(f, f->tagged_to);
 
-	add_tagged(f, more);
+	node->nr_tagged += more;
+	node->dev->nr_tagged += more;
 	f->tagged_to = dirty_end(f);
-	count_tagged_dirty(f);
 	if (sync) {
 		f->device->sync_left += node->nr_dirty - dirty_below(f, f->sync_to);
 		f->sync_to = dirty_end(f);

@@ -1,5 +1,5 @@
 /* The loop around the planner and the pick, as in backend/flush/flusher.c: flusher_step(),
- * collect(), choose(), make_plan(). Keep it so. */
+ * collect(), make_plan(). Keep it so. */
 #include "backend/flush/flusher.h"
 #include "tests/sim/model.h"
 
@@ -25,26 +25,25 @@ void sim_flusher_init(struct sim_device *d)
 	}
 }
 
-static void make_plan(struct sim_device *d, const struct node *tagged, uint64_t now_us)
+static void make_plan(struct sim_device *d, uint64_t now_us)
 {
-	struct flush_view v = flush_pick_view(&d->dev, tagged, d->plan.time_round, now_us);
+	struct flush_view v = flush_pick_view(&d->dev, d->plan.time_round, now_us);
 
 	d->plan = flush_plan_make(&v);
 	d->dev.periodic_round = d->plan.periodic_round;
 	d->dev.next_periodic_us = d->plan.next_periodic_us;
 }
 
-static struct node *choose(struct sim_device *d, uint64_t now_us, bool *ret_tagged)
+static struct node *pick(struct sim_device *d, bool *tagged, uint64_t now_us)
 {
+	if (!*tagged)
+		return flush_pick(&d->pick, &d->dev, &d->sizes, d->plan.cutoff_us);
 	struct node *node = flush_pick_tagged(&d->pick, &d->dev, &d->sizes);
-
-	make_plan(d, node, now_us);
-	*ret_tagged = d->plan.reason == FLUSH_SYNC;
-	if (*ret_tagged)
+	if (node)
 		return node;
-	if (d->plan.reason == FLUSH_NONE)
-		return NULL;
-	return flush_pick(&d->pick, &d->dev, &d->sizes, d->plan.cutoff_us);
+	/* While a sync waits only for what is in flight, others may use the device. */
+	*tagged = false;
+	return d->inflight_bytes ? NULL : flush_pick(&d->pick, &d->dev, &d->sizes, now_us);
 }
 
 static struct sim_io *begin_io(struct sim_device *d, struct sim_file *f, uint64_t nr_pages)
@@ -67,24 +66,22 @@ static void collect(struct sim_device *d, uint64_t now_us)
 {
 	d->sizes = flush_sizes_make(
 		&d->window, d->dev.bytes_per_s, d->dev.limit_pages, STORE_MAX_IOV);
-	struct flush_sizes others =
-		d->dev.nr_syncing ? flush_sizes_beside_sync(&d->sizes) : d->sizes;
-	flush_pick_begin(&d->pick);
-	while (d->free_ios && d->inflight_bytes < d->sizes.inflight_bytes) {
-		bool tagged;
-		struct node *node = choose(d, now_us, &tagged);
-		const struct flush_sizes *sizes = tagged ? &d->sizes : &others;
-		if (!node || d->inflight_bytes >= sizes->inflight_bytes)
+	for (;;) {
+		make_plan(d, now_us);
+		if (d->plan.reason == FLUSH_NONE || !d->free_ios ||
+			d->inflight_bytes >= d->sizes.inflight_bytes)
+			return;
+		bool tagged = d->plan.reason == FLUSH_SYNC;
+		struct node *node = pick(d, &tagged, now_us);
+		if (!node)
 			return;
 		struct sim_file *f = (struct sim_file *)node;
-		uint64_t run = sim_file_run(f, sizes->request_pages, tagged);
-		if (!run) {
-			flush_pick_pass(&d->pick, node, tagged);
+		uint64_t run = sim_file_run(f, d->sizes.request_pages, tagged);
+		if (!run && !tagged && flush_pick_pass(&d->pick, node))
 			continue;
-		}
-		struct sim_io *io = begin_io(d, f, run);
-		io->share = d->dev.nr_syncing && !tagged ? FLUSH_SYNC_SHARE : 1;
-		sim_device_submit(d, io);
+		if (!run)
+			return;
+		sim_device_submit(d, begin_io(d, f, run));
 	}
 }
 
@@ -95,8 +92,7 @@ static unsigned finish(struct sim_device *d, struct sim_io *done, uint64_t now_u
 	while (done) {
 		struct sim_io *io = done;
 		done = io->next;
-		flush_window_completed(
-			&d->window, io->submitted_us, now_us, d->inflight_bytes, io->share);
+		flush_window_completed(&d->window, io->submitted_us, now_us, d->inflight_bytes);
 		d->inflight_bytes -= io->nr_pages * SIM_PAGE;
 		d->nr_inflight--;
 		sim_file_end(io);
@@ -118,7 +114,7 @@ void sim_flusher_step(struct sim_device *d, struct sim_io *done)
 	collect(d, now_us);
 	busy_clock_update(&d->dev.busy, d->nr_inflight > 0, nr_done > 0, now_us);
 	d->nr_stalls += d->dev.busy.nr_stalls - stalls;
-	if (!d->nr_inflight && (d->plan.reason != FLUSH_NONE || d->dev.nr_tagged_dirty))
+	if (!d->nr_inflight && d->plan.reason != FLUSH_NONE)
 		wait_us = RETRY_WAIT_US;
 	else if (d->plan.wake_us > now_us && d->plan.wake_us != FLUSH_NEVER_US)
 		wait_us = d->plan.wake_us - now_us;

@@ -72,7 +72,7 @@ struct sim_timer *sim_next(struct sim_events *e);
 /* ---- file.c: pages of a file ---- */
 
 struct sim_file {
-	struct node node; /* nr_dirty, nr_writeback, nr_tagged(_dirty), inflight_bytes; lists */
+	struct node node; /* nr_dirty, nr_writeback, nr_tagged, inflight_bytes; lists */
 	struct sim_device *device;
 	uint64_t dirty_from; /* first dirty page; they are all in a row */
 	uint64_t written_to; /* pages before this are not in flight either */
@@ -89,7 +89,6 @@ struct sim_io {
 	struct sim_file *file;
 	uint64_t index, nr_pages, nr_tagged, nr_sync;
 	uint64_t submitted_us;
-	unsigned share;
 	struct sim_io *next;
 };
 

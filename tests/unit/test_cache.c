@@ -83,11 +83,9 @@ static void a_sync_does_not_wait_for_what_is_written_later(void **state)
 {
 	put(0, "one");
 	cache_tag_node(&t.node);
-	assert_int_equal(t.node.nr_tagged_dirty, 1);
 	uint32_t frame = cache_begin_writeback(&t.node, 0);
 	put(0, "two");
 	assert_int_equal(t.node.nr_tagged, 1);
-	assert_int_equal(t.node.nr_tagged_dirty, 0); /* dirty is only what nobody waits for */
 	cache_end_writeback(&t.node, 0, frame, 0, 2);
 	assert_int_equal(t.node.nr_tagged, 0);
 	assert_int_equal(t.dev.nr_tagged, 0);
@@ -103,41 +101,9 @@ static void unless_the_write_has_to_be_done_again(void **state)
 	put(0, "two");
 	cache_redirty(&t.node, 0, frame, 2);
 	assert_int_equal(t.node.nr_tagged, 1);
-	assert_int_equal(t.node.nr_tagged_dirty, 1);
 	frame = cache_begin_writeback(&t.node, 0);
 	cache_end_writeback(&t.node, 0, frame, 0, 3);
 	assert_int_equal(t.node.nr_tagged, 0);
-}
-
-static void waited_for_and_dirty_is_counted_wherever_pages_go(void **state)
-{
-	char page[PAGE_BYTES] = "";
-	uint32_t frame;
-
-	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(
-			cache_write(&t.node, i * PAGE_BYTES, page, sizeof(page), 1), 1);
-	cache_tag_node(&t.node);
-	assert_int_equal(t.dev.nr_tagged_dirty, 3);
-	frame = cache_begin_writeback(&t.node, 1);
-	assert_int_equal(t.dev.nr_tagged_dirty, 2);
-	assert_int_equal(mapping_next_tagged(&t.node.map, 1), 2);
-	cache_redirty(&t.node, 1, frame, 2);
-	assert_int_equal(t.dev.nr_tagged_dirty, 3);
-	assert_int_equal(mapping_next_tagged(&t.node.map, 1), 1);
-	cache_drop_page(&t.node, 1);
-	assert_int_equal(t.dev.nr_tagged_dirty, 2);
-	frame = cache_begin_writeback(&t.node, 0);
-	assert_int_equal(
-		cache_truncate(&t.node, 100, 3), 0); /* a copy, which nobody waits for */
-	assert_int_equal(t.dev.nr_tagged_dirty, 0);
-	assert_int_equal(t.dev.nr_tagged, 1);
-	cache_end_writeback(&t.node, 0, frame, 0, 3);
-	cache_tag_node(&t.node);
-	assert_int_equal(t.dev.nr_tagged_dirty, 1);
-	cache_drop(&t.node);
-	assert_int_equal(t.dev.nr_tagged_dirty + t.node.nr_tagged_dirty, 0);
-	assert_int_equal(t.dev.nr_tagged, 0);
 }
 
 static void rewritten_while_dirty_it_stays_tagged(void **state)
@@ -414,7 +380,6 @@ static void random_read(void)
 static void check_counts(void)
 {
 	uint64_t pages = 0, dirty = 0, writeback = 0, tagged = 0, clean = 0, orphans = 0;
-	uint64_t tagged_dirty = 0, marked = 0;
 	const struct frame *frames = t.dom.arena.frames;
 
 	for (uint64_t i = mapping_next(&t.node.map, 0, false); i != MAPPING_END;
@@ -422,9 +387,6 @@ static void check_counts(void)
 		const struct frame *f = &frames[mapping_get(&t.node.map, i)];
 		pages++;
 		dirty += f->state == FRAME_DIRTY;
-		bool is_tagged_dirty = f->state == FRAME_DIRTY && f->flags & FRAME_TAGGED;
-		tagged_dirty += is_tagged_dirty;
-		marked += is_tagged_dirty && mapping_next_tagged(&t.node.map, i) == i;
 		clean += f->state == FRAME_CLEAN;
 		writeback += f->state == FRAME_WRITEBACK;
 	}
@@ -440,13 +402,6 @@ static void check_counts(void)
 	assert_int_equal(t.node.nr_writeback, writeback + orphans);
 	assert_int_equal(t.dom.nr_writeback, writeback + orphans);
 	assert_int_equal(t.node.nr_tagged, tagged);
-	assert_int_equal(t.node.nr_tagged_dirty, tagged_dirty);
-	assert_int_equal(t.dev.nr_tagged_dirty, tagged_dirty);
-	assert_int_equal(marked, tagged_dirty);
-	for (uint64_t i = mapping_next_tagged(&t.node.map, 0); i != MAPPING_END;
-		i = mapping_next_tagged(&t.node.map, i + 1))
-		marked--;
-	assert_int_equal(marked, 0);
 	assert_int_equal(t.dom.nr_held, 0);
 	assert_int_equal(t.node.place != NODE_CLEAN, dirty > 0);
 	assert_int_equal(t.node.on_unclean, dirty + writeback + orphans > 0);
@@ -503,7 +458,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(a_sync_does_not_wait_for_what_is_written_later),
 		test(unless_the_write_has_to_be_done_again),
-		test(waited_for_and_dirty_is_counted_wherever_pages_go),
 		test(rewritten_while_dirty_it_stays_tagged),
 		test(a_page_that_goes_while_it_is_read_keeps_its_valid_bytes),
 		test(a_write_never_fails_for_lack_of_room_while_there_are_clean_pages),

@@ -15,7 +15,7 @@ enum { NR = 300, STEPS = 60000 };
 struct entry {
 	uint64_t index;
 	uint32_t frame; /* FRAME_NONE: not there */
-	bool dirty, tagged;
+	bool dirty;
 };
 
 static uint64_t rng = 42;
@@ -26,15 +26,13 @@ static uint64_t below(uint64_t n)
 	return (rng >> 33) % n;
 }
 
-enum which { THERE, DIRTY, TAGGED };
-
-static uint64_t model_next(const struct entry *e, uint64_t from, enum which which)
+static uint64_t model_next(const struct entry *e, uint64_t from, bool dirty_only)
 {
 	uint64_t best = MAPPING_END;
 
 	for (unsigned i = 0; i < NR; i++)
 		if (e[i].frame != FRAME_NONE && e[i].index >= from && e[i].index < best &&
-			(which != DIRTY || e[i].dirty) && (which != TAGGED || e[i].tagged))
+			(!dirty_only || e[i].dirty))
 			best = e[i].index;
 	return best;
 }
@@ -57,7 +55,7 @@ static void behaves_like_a_list(void **state)
 	struct mapping m = {0};
 
 	for (unsigned i = 0; i < NR; i++)
-		e[i] = (struct entry){bases[i % 6] + i / 6, FRAME_NONE, false, false};
+		e[i] = (struct entry){bases[i % 6] + i / 6, FRAME_NONE, false};
 	for (unsigned step = 0; step < STEPS; step++) {
 		struct entry *one = &e[below(NR)];
 		uint32_t old;
@@ -71,29 +69,26 @@ static void behaves_like_a_list(void **state)
 		case 2:
 			assert_int_equal(mapping_remove(&m, one->index), one->frame);
 			one->frame = FRAME_NONE;
-			one->dirty = one->tagged = false;
+			one->dirty = false;
 			break;
 		default:
 			if ((one = pick(e, true))) {
 				one->dirty = below(2);
 				mapping_mark(&m, one->index, one->dirty);
-				one->tagged = one->dirty && (one->tagged || below(2));
-				if (one->tagged)
-					mapping_tag(&m, one->index);
 			}
 		}
 		one = &e[below(NR)];
 		assert_int_equal(mapping_get(&m, one->index), one->frame);
 		uint64_t from = below(3) ? one->index + below(3) - 1 : 0;
 		from = from == UINT64_MAX ? 0 : from;
-		assert_int_equal(mapping_next(&m, from, false), model_next(e, from, THERE));
-		assert_int_equal(mapping_next(&m, from, true), model_next(e, from, DIRTY));
-		assert_int_equal(mapping_next_tagged(&m, from), model_next(e, from, TAGGED));
+		for (int dirty = 0; dirty < 2; dirty++)
+			assert_int_equal(
+				mapping_next(&m, from, dirty), model_next(e, from, dirty));
 		if (step % 5000 == 0) { /* empty it now and then */
 			for (unsigned i = 0; i < NR; i++) {
 				mapping_remove(&m, e[i].index);
 				e[i].frame = FRAME_NONE;
-				e[i].dirty = e[i].tagged = false;
+				e[i].dirty = false;
 			}
 			assert_null(m.root);
 		}

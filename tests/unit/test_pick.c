@@ -247,41 +247,20 @@ static void enough_in_flight_is_enough(void **state)
 
 static void passed_over_comes_in_the_next_round(void **state)
 {
-	for (int seeks = 0; seeks < 2; seeks++) {
-		setup(NULL);
-		t.dev.seeks = seeks;
-		t.sizes.request_pages = FLUSH_SEEK_SLICES * CHUNK;
-		for (unsigned i = 0; i < 3; i++)
-			dirty(i, 1, i);
-		struct node *n = flush_pick(&t.pick, &t.dev, &t.sizes, NEVER);
-		assert_ptr_equal(n, &t.nodes[0]);
-		flush_pick_pass(&t.pick, n, false);
-		assert_string_equal(steps(1, NEVER), "b");
-		flush_pick_begin(&t.pick);
-		assert_string_equal(steps(3, NEVER), "ca-");
-	}
-}
-
-/* The only one of the round, but others have become dirty meanwhile. */
-static void passed_over_does_not_keep_those_waiting_for_the_next_round(void **state)
-{
-	dirty(0, 1, 0);
+	for (unsigned i = 0; i < 3; i++)
+		dirty(i, 2 * CHUNK, i);
 	struct node *n = flush_pick(&t.pick, &t.dev, &t.sizes, NEVER);
 	assert_ptr_equal(n, &t.nodes[0]);
-	dirty(1, 1, 1);
-	flush_pick_pass(&t.pick, n, false);
-	assert_string_equal(steps(2, NEVER), "b-"); /* and nobody is asked twice in one turn */
-	flush_pick_begin(&t.pick);
-	assert_string_equal(steps(2, NEVER), "a-");
+	assert_true(flush_pick_pass(&t.pick, n));
+	assert_string_equal(steps(7, NEVER), "bbbccca");
+	/* The last one: there is nobody else to take. */
+	n = flush_pick(&t.pick, &t.dev, &t.sizes, NEVER);
+	while (t.dev.io->next)
+		node_move(t.dev.io->next, NODE_ON_MORE_IO);
+	assert_false(flush_pick_pass(&t.pick, n));
 }
 
 /* ---- somebody waits ---- */
-
-static void tag(unsigned i, uint64_t pages)
-{
-	t.nodes[i].nr_tagged_dirty += pages;
-	t.dev.nr_tagged_dirty += pages;
-}
 
 static const char *tagged_steps(unsigned nr)
 {
@@ -291,9 +270,7 @@ static const char *tagged_steps(unsigned nr)
 		struct node *n = flush_pick_tagged(&t.pick, &t.dev, &t.sizes);
 		order[i] = n ? (char)('a' + (n - t.nodes)) : '-';
 		order[i + 1] = '\0';
-		if (n)
-			t.dev.nr_tagged_dirty--;
-		if (n && --n->nr_tagged_dirty == 0) {
+		if (n && --n->nr_tagged == 0) {
 			n->nr_dirty = 0;
 			node_move(n, NODE_CLEAN);
 			node_update_unclean(n);
@@ -308,11 +285,9 @@ static void only_what_is_waited_for(void **state)
 	t.dev.seeks = false;
 	for (unsigned i = 0; i < 4; i++)
 		dirty(i, 2, i);
-	tag(3, 2);
-	tag(1, 2);
+	t.nodes[3].nr_tagged = t.nodes[1].nr_tagged = 2;
 	assert_string_equal(tagged_steps(5), "bbdd-");
-	tag(0, 1);
-	tag(2, 1);
+	t.nodes[0].nr_tagged = t.nodes[2].nr_tagged = 1;
 	t.nodes[0].cut_pending = true;
 	assert_string_equal(tagged_steps(2), "c-");
 }
@@ -322,7 +297,7 @@ static void what_is_waited_for_in_disk_order(void **state)
 	place((uint64_t[]){400, 300, 200, 100}, 4);
 	for (unsigned i = 0; i < 4; i++) {
 		dirty(i, 2, i);
-		tag(i, 2);
+		t.nodes[i].nr_tagged = 2;
 	}
 	t.pick.head = 250;
 	assert_string_equal(tagged_steps(1), "b");
@@ -330,93 +305,28 @@ static void what_is_waited_for_in_disk_order(void **state)
 	assert_string_equal(tagged_steps(8), "baaddcc-");
 }
 
-/* A node all of whose tagged pages are in flight, with newer ones that nobody waits for. */
-static void what_is_in_flight_is_not_picked_again(void **state)
-{
-	for (int seeks = 0; seeks < 2; seeks++) {
-		setup(NULL);
-		t.dev.seeks = seeks;
-		dirty(0, 5, 0);
-		t.nodes[0].nr_tagged = t.dev.nr_tagged = 3;
-		t.nodes[0].inflight_bytes = 3 * PAGE_BYTES;
-		assert_string_equal(tagged_steps(1), "-");
-		dirty(1, 1, 1);
-		tag(1, 1);
-		assert_string_equal(tagged_steps(2), "b-");
-		assert_string_equal(steps(3, NEVER), "aa-");
-	}
-}
-
-static void what_waits_itself_is_passed_over_for_a_turn(void **state)
-{
-	for (int seeks = 0; seeks < 2; seeks++) {
-		setup(NULL);
-		t.dev.seeks = seeks;
-		for (unsigned i = 0; i < 3; i++)
-			dirty(i, 1, i);
-		tag(0, 1);
-		tag(1, 1);
-		struct node *n = flush_pick_tagged(&t.pick, &t.dev, &t.sizes);
-		assert_ptr_equal(n, &t.nodes[0]);
-		flush_pick_pass(&t.pick, n, true);
-		assert_string_equal(tagged_steps(2), "b-");
-		flush_pick_begin(&t.pick);
-		assert_string_equal(tagged_steps(2), "a-");
-	}
-}
-
-/* Or a sync would wait for its last page for as long as somebody writes to the same file. */
-static void more_of_a_file_does_not_go_before_what_waits_there(void **state)
-{
-	for (int seeks = 0; seeks < 2; seeks++) {
-		setup(NULL);
-		t.dev.seeks = seeks;
-		dirty(0, CHUNK, 0);
-		tag(0, 1);
-		t.nodes[0].inflight_bytes = PAGE_BYTES;
-		dirty(1, 1, 1);
-		assert_string_equal(steps(2, NEVER), "b-");
-		dirty(2, 1, 2);
-		assert_string_equal(steps(2, NEVER), "c-");
-		/* With nothing in flight it waits for something else, memory perhaps. */
-		t.nodes[0].inflight_bytes = 0;
-		flush_pick_pass(&t.pick, &t.nodes[0], true);
-		assert_string_equal(steps(1, NEVER), "a");
-	}
-}
-
 /* ---- what the plan is made from ---- */
-
-static void waited_for_is_what_can_go(void **state)
-{
-	dirty(0, 5, 0);
-	t.nodes[0].nr_tagged = t.dev.nr_tagged = 4;
-	tag(0, 3);
-	assert_int_equal(flush_pick_view(&t.dev, NULL, false, 9).tagged_pages, 0);
-	assert_int_equal(flush_pick_view(&t.dev, &t.nodes[0], false, 9).tagged_pages, 3);
-}
 
 static void the_oldest_is_found_in_any_order(void **state)
 {
 	place((uint64_t[]){300, 200, 100}, 3);
-	assert_true(
-		flush_pick_view(&t.dev, NULL, false, 9).oldest_dirtied_us == FLUSH_NEVER_US);
+	assert_true(flush_pick_view(&t.dev, false, 9).oldest_dirtied_us == FLUSH_NEVER_US);
 	dirty(0, 2 * FLUSH_SEEK_SLICES * CHUNK, 10);
 	dirty(1, 1, 20);
 	dirty(2, 1, 30);
-	assert_int_equal(flush_pick_view(&t.dev, NULL, false, 40).oldest_dirtied_us, 10);
+	assert_int_equal(flush_pick_view(&t.dev, false, 40).oldest_dirtied_us, 10);
 	/* The youngest lies lowest: the io list begins with it. */
 	assert_string_equal(steps(2, NEVER), "cb");
-	assert_int_equal(flush_pick_view(&t.dev, NULL, false, 40).oldest_dirtied_us, 10);
+	assert_int_equal(flush_pick_view(&t.dev, false, 40).oldest_dirtied_us, 10);
 	/* Its slice used up, others are on lists that come before. */
 	while (t.nodes[0].slice_pages || t.nodes[0].place == NODE_ON_DIRTY)
 		assert_int_equal(step(NEVER), 'a');
 	node_move(&t.nodes[0], NODE_ON_MORE_IO);
 	dirty(1, 1, 50);
 	node_move(&t.nodes[1], NODE_ON_IO);
-	assert_int_equal(flush_pick_view(&t.dev, NULL, false, 60).oldest_dirtied_us, 10);
+	assert_int_equal(flush_pick_view(&t.dev, false, 60).oldest_dirtied_us, 10);
 	node_move(&t.nodes[0], NODE_CLEAN);
-	assert_int_equal(flush_pick_view(&t.dev, NULL, false, 60).oldest_dirtied_us, 50);
+	assert_int_equal(flush_pick_view(&t.dev, false, 60).oldest_dirtied_us, 50);
 }
 
 int main(void)
@@ -438,13 +348,8 @@ int main(void)
 		TEST(a_cut_is_waited_for),
 		TEST(enough_in_flight_is_enough),
 		TEST(passed_over_comes_in_the_next_round),
-		TEST(passed_over_does_not_keep_those_waiting_for_the_next_round),
 		TEST(only_what_is_waited_for),
 		TEST(what_is_waited_for_in_disk_order),
-		TEST(what_is_in_flight_is_not_picked_again),
-		TEST(what_waits_itself_is_passed_over_for_a_turn),
-		TEST(more_of_a_file_does_not_go_before_what_waits_there),
-		TEST(waited_for_is_what_can_go),
 		TEST(the_oldest_is_found_in_any_order),
 	};
 

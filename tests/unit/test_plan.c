@@ -142,7 +142,7 @@ static struct flush_window settle(double bytes_per_s, uint64_t overhead_us)
 		}
 		unsigned first = tail++ % 1024;
 		now += overhead_us + (uint64_t)((double)bytes[first] / bytes_per_s * 1e6);
-		flush_window_completed(&w, submitted[first], now, inflight, 1);
+		flush_window_completed(&w, submitted[first], now, inflight);
 		inflight -= bytes[first];
 	}
 	return w;
@@ -180,49 +180,16 @@ static void one_judgement_for_each_round_trip(void **state)
 
 	flush_window_init(&w);
 	uint64_t before = w.bytes;
-	flush_window_completed(&w, 100, 200, w.bytes, 1);
+	flush_window_completed(&w, 100, 200, w.bytes);
 	assert_int_equal(w.bytes, 2 * before);
 	/* Submitted before that judgement: it says nothing about the new window. */
-	flush_window_completed(&w, 150, 210, w.bytes, 1);
+	flush_window_completed(&w, 150, 210, w.bytes);
 	assert_int_equal(w.bytes, 2 * before);
-	flush_window_completed(&w, 200, 300, w.bytes, 1);
+	flush_window_completed(&w, 200, 300, w.bytes);
 	assert_int_equal(w.bytes, 4 * before);
 	/* Not full: there was nothing more to write, so it need not be larger. */
-	flush_window_completed(&w, 300, 400, w.bytes / 2, 1);
+	flush_window_completed(&w, 300, 400, w.bytes / 2);
 	assert_int_equal(w.bytes, 4 * before);
-}
-
-static void half_the_window_is_judged_by_what_the_whole_would_take(void **state)
-{
-	struct flush_window w;
-
-	flush_window_init(&w);
-	uint64_t before = w.bytes;
-	flush_window_completed(&w, 100, 20100, w.bytes / 2, 2); /* 20 to 40 ms */
-	flush_window_completed(&w, 100, 40100, w.bytes / 2, 2); /* 40 to 80 ms */
-	assert_int_equal(w.bytes, before);
-	flush_window_completed(&w, 100, 14100, w.bytes / 4, 2); /* not even half full */
-	assert_int_equal(w.bytes, before);
-	flush_window_completed(&w, 100, 14100, w.bytes / 2, 2);
-	assert_int_equal(w.bytes, 2 * before);
-	flush_window_completed(&w, 20000, 90000, w.bytes / 2, 2);
-	assert_true(w.bytes < 2 * before);
-}
-
-static void half_the_window_beside_a_sync(void **state)
-{
-	struct flush_window w = {.bytes = 1u << 20};
-	struct flush_sizes all = flush_sizes_make(&w, 50e6, 1u << 20, 256);
-	struct flush_sizes s = flush_sizes_beside_sync(&all);
-
-	assert_int_equal(s.request_pages, all.request_pages / 2);
-	assert_int_equal(s.inflight_bytes, all.inflight_bytes / 2);
-	assert_int_equal(s.slice_pages, all.slice_pages);
-	/* One page after the other at least. */
-	all = flush_sizes_make(&w, 50e6, 1, 256);
-	s = flush_sizes_beside_sync(&all);
-	assert_int_equal(s.request_pages, 1);
-	assert_true(s.inflight_bytes >= 1);
 }
 
 static void batches_stay_below_a_small_limit(void **state)
@@ -252,8 +219,6 @@ int main(void)
 		cmocka_unit_test(window_keeps_a_fast_device_busy),
 		cmocka_unit_test(window_shrinks_where_requests_are_slow),
 		cmocka_unit_test(one_judgement_for_each_round_trip),
-		cmocka_unit_test(half_the_window_is_judged_by_what_the_whole_would_take),
-		cmocka_unit_test(half_the_window_beside_a_sync),
 		cmocka_unit_test(batches_stay_below_a_small_limit),
 	};
 
