@@ -343,7 +343,7 @@ static double longest_stand_s(const struct sim_config *c, unsigned spec)
 
 	asked_at_once(c, rate, &writers, &bytes);
 	bytes = fmax(bytes, writers * (double)w.request_bytes);
-	return 1 + slowing_s(c) + 4 * bytes / rate +
+	return 1.5 + slowing_s(c) + 4 * bytes / rate +
 		drain_bytes(c, &cs) / least_rate(c, w.device);
 }
 
