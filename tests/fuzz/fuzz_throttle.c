@@ -16,7 +16,6 @@ enum {
 	WRITERS = 3,
 	OPERATIONS = 400,   /* of one input, so that it takes less than a millisecond or two */
 	AGAIN_STEPS = 1000, /* the same */
-	YEARS_100_US_BITS = 52, /* a monotonic clock starts at 0 and stays below that */
 };
 
 #define CLOCK_US_MOST ((uint64_t)1 << 52) /* a monotonic clock starts at 0: 142 years */

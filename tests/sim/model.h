@@ -175,7 +175,6 @@ struct sim_device {
 };
 
 void sim_device_init(struct sim *sim, struct sim_device *d, unsigned number);
-void sim_device_finish(struct sim_device *d);
 void sim_device_submit(struct sim_device *d, struct sim_io *io);
 /* The request in service has ended: a list of those that complete, or NULL. */
 struct sim_io *sim_device_served(struct sim_device *d);
