@@ -190,7 +190,7 @@ static struct flush_io *start_write(
 	}
 	node->inflight_bytes += io->bytes;
 	fl->inflight_bytes += io->bytes;
-	flush_pick_took(node, index, io->nr_pages);
+	flush_pick_took(&fl->pick, node, index, io->nr_pages);
 	return io;
 }
 

@@ -89,9 +89,10 @@ struct node *flush_pick(struct flush_pick *pick, struct device *dev,
 			return n;
 		}
 		if (dev->io)
-			return NULL; /* all of them have their share in flight */
+			break; /* all of them have their share in flight */
 		begin_round(pick, dev, cutoff_us);
 	}
+	pick->passed = NULL;
 	return NULL;
 }
 
@@ -114,15 +115,25 @@ struct node *flush_pick_tagged(
 
 bool flush_pick_pass(struct flush_pick *pick, struct node *node)
 {
-	if (node->place != NODE_ON_IO)
-		return false;
-	pick->current = NULL;
-	node_move(node, NODE_ON_MORE_IO);
-	return node->dev->io != NULL;
+	/* Passed once already: they went round, and none of them could. */
+	bool again = node == pick->passed;
+
+	if (node->place == NODE_ON_IO && !again) {
+		if (!pick->passed)
+			pick->passed = node;
+		pick->current = NULL;
+		node_move(node, NODE_ON_MORE_IO);
+		if (node->dev->io)
+			return true;
+	}
+	pick->passed = NULL;
+	return false;
 }
 
-void flush_pick_took(struct node *node, uint64_t index, uint64_t nr_pages)
+void flush_pick_took(
+	struct flush_pick *pick, struct node *node, uint64_t index, uint64_t nr_pages)
 {
+	pick->passed = NULL;
 	node->flush_index = index + nr_pages;
 	node->slice_pages -= node->slice_pages < nr_pages ? node->slice_pages : nr_pages;
 }

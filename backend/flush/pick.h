@@ -25,6 +25,7 @@
 struct flush_pick {
 	struct node *current; /* whose slice is being written; only compared with */
 	uint64_t head;	      /* struct node, position: of the last file begun */
+	struct node *passed;  /* the first one since a request was made; only compared with */
 };
 
 /* What the plan is to be made from, out of the device's counters. time_round: of the plan before. */
@@ -37,9 +38,11 @@ struct node *flush_pick(struct flush_pick *pick, struct device *dev,
 /* The same of those with tagged pages, which somebody waits for: no rounds and no slices. */
 struct node *flush_pick_tagged(
 	struct flush_pick *pick, const struct device *dev, const struct flush_sizes *sizes);
-/* Nothing of the picked node could go now: others come first. False: there are none. */
+/* Nothing of the picked node could go now: others come first. False: there are none, or none
+ * of them could either. */
 bool flush_pick_pass(struct flush_pick *pick, struct node *node);
 /* A request of nr_pages at index was made of the node. */
-void flush_pick_took(struct node *node, uint64_t index, uint64_t nr_pages);
+void flush_pick_took(
+	struct flush_pick *pick, struct node *node, uint64_t index, uint64_t nr_pages);
 
 #endif

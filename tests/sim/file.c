@@ -142,7 +142,7 @@ void sim_file_begin(struct sim_file *f, struct sim_io *io, uint64_t nr_pages)
 	node->dom->nr_writeback += nr_pages;
 	node->dev->nr_writeback += nr_pages;
 	node->inflight_bytes += nr_pages * SIM_PAGE;
-	flush_pick_took(node, io->index, nr_pages);
+	flush_pick_took(&f->device->pick, node, io->index, nr_pages);
 }
 
 static void untag(struct sim_file *f, uint64_t nr_tagged, uint64_t nr_sync)

@@ -55,7 +55,7 @@ static char step(uint64_t cutoff_us)
 		return '-';
 	uint64_t pages =
 		n->nr_dirty < t.sizes.request_pages ? n->nr_dirty : t.sizes.request_pages;
-	flush_pick_took(n, n->flush_index, pages);
+	flush_pick_took(&t.pick, n, n->flush_index, pages);
 	n->nr_dirty -= pages;
 	t.dev.nr_dirty -= pages;
 	if (n->nr_dirty == 0)
@@ -260,6 +260,30 @@ static void passed_over_comes_in_the_next_round(void **state)
 	assert_false(flush_pick_pass(&t.pick, n));
 }
 
+/* None of them can: one waits for what is in flight of it, the other for the source to be cut,
+ * which needs the lock that the flusher holds while it picks. */
+static void passing_comes_to_an_end(void **state)
+{
+	enum { DIRTY = 3, MOST = 2 * DIRTY };
+
+	for (unsigned i = 0; i < DIRTY; i++)
+		dirty(i, 2 * CHUNK, i);
+	t.nodes[2].cut_pending = true;
+	for (int collects = 0; collects < 3; collects++) {
+		unsigned passes = 0, seen[DIRTY] = {0};
+		struct node *n;
+		do {
+			n = flush_pick(&t.pick, &t.dev, &t.sizes, NEVER);
+			if (n)
+				seen[n - t.nodes]++;
+		} while (n && flush_pick_pass(&t.pick, n) && ++passes < MOST);
+		assert_in_range(passes, 1, MOST - 1);
+		assert_true(seen[0] && seen[1] && !seen[2]);
+	}
+	/* One that can ends it: the next time all are asked again. */
+	assert_string_equal(steps(1, NEVER), "a");
+}
+
 /* ---- somebody waits ---- */
 
 static const char *tagged_steps(unsigned nr)
@@ -348,6 +372,7 @@ int main(void)
 		TEST(a_cut_is_waited_for),
 		TEST(enough_in_flight_is_enough),
 		TEST(passed_over_comes_in_the_next_round),
+		TEST(passing_comes_to_an_end),
 		TEST(only_what_is_waited_for),
 		TEST(what_is_waited_for_in_disk_order),
 		TEST(the_oldest_is_found_in_any_order),
