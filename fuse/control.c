@@ -230,15 +230,24 @@ static void *flush_main(void *arg)
 	while (p->flush_done < p->flush_started) {
 		uint64_t target = p->flush_started;
 		domain_unlock(&p->dom);
-		int ret = flusher_sync(&p->backing.flusher);
+		int ret = pacefs_sync(p);
 		domain_lock(&p->dom);
 		if (ret < 0)
 			p->backing.dev.errors++;
 		p->flush_done = target;
 	}
 	p->flush_running = false;
+	pthread_cond_broadcast(&p->dom.progress);
 	domain_unlock(&p->dom);
 	return NULL;
+}
+
+void control_stop(struct pacefs *p)
+{
+	domain_lock(&p->dom);
+	while (p->flush_running)
+		pthread_cond_wait(&p->dom.progress, &p->dom.lock);
+	domain_unlock(&p->dom);
 }
 
 uint64_t control_flush(struct pacefs *p)

@@ -31,6 +31,8 @@ void control_bound_mapped_pages(struct pacefs *p);
 
 /* Start a flush of everything dirty now; its sequence number. */
 uint64_t control_flush(struct pacefs *p);
+/* After pacefs_end(): returns when no flush is under way any more. */
+void control_stop(struct pacefs *p);
 /* The text of user.pacefs.stats. */
 int control_stats(struct pacefs *p, char *text, size_t size);
 

@@ -6,6 +6,7 @@
 #include "fuse/ops.h"
 #include "fuse/pacefs.h"
 #include "fuse/session.h"
+#include "fuse/signals.h"
 #include "util/log.h"
 #include "util/parse.h"
 
@@ -172,48 +173,19 @@ static void leave_terminal(void)
 		log_debug("chdir: %s", strerror(errno));
 }
 
-/* SIGTERM and SIGINT: write everything, then take the mount away; users still in it see its end
- * when they close their files. */
-static void *signal_main(void *arg)
-{
-	struct pacefs *p = arg;
-	sigset_t set;
-	int sig;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	for (;;) {
-		if (sigwait(&set, &sig) != 0)
-			continue;
-		log_info("%s: %s: writing what is left, then unmounting", p->options.source,
-			strsignal(sig));
-		flusher_sync(&p->backing.flusher);
-		/* Only what is ours: over its own source the disk's mount shows there afterwards. */
-		dev_t dev;
-		if (!mount_find(p->mount.mountpoint, NULL, 0, &dev) || dev != p->mount.dev)
-			continue;
-		int ret = mount_umount(p->mount.mountpoint, true);
-		if (ret < 0)
-			log_warn("%s: %s", p->mount.mountpoint, strerror(-ret));
-	}
-	return NULL;
-}
-
-static int block_signals(void)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	signal(SIGPIPE, SIG_IGN);
-	return pthread_sigmask(SIG_BLOCK, &set, NULL);
-}
-
 /* ---- life ---- */
+
+static void name_lost(const struct pacefs *p)
+{
+	const struct flusher *fl = &p->backing.flusher;
+
+	for (unsigned i = 0; i < fl->nr_lost; i++)
+		log_error("not written: %s, bytes %" PRIu64 " to %" PRIu64, fl->lost[i].name,
+			fl->lost[i].from, fl->lost[i].to);
+	if (fl->nr_lost == FLUSH_LOST_KEPT)
+		log_error("there may be more than these %d: the log above names all",
+			FLUSH_LOST_KEPT);
+}
 
 static int verdict(struct pacefs *p)
 {
@@ -224,8 +196,11 @@ static int verdict(struct pacefs *p)
 			p->options.source, (double)dev->written * PAGE_BYTES / 1e6);
 		return 0;
 	}
-	log_error("%s: %" PRIu64 " errors, %.1f MB were not written; the log above names them",
-		p->options.source, dev->errors, (double)dev->lost_bytes / 1e6);
+	name_lost(p);
+	log_error("%s: not everything is on the disk: %" PRIu64
+		  " errors, %.1f MB not written, %.1f MB written",
+		p->options.source, dev->errors, (double)dev->lost_bytes / 1e6,
+		(double)dev->written * PAGE_BYTES / 1e6);
 	return 1;
 }
 
@@ -249,12 +224,41 @@ static void describe_start(const struct pacefs *p)
 		p->backing.pacing.prior_bw * PAGE_BYTES / 1e6);
 }
 
+int pacefs_sync(struct pacefs *p)
+{
+	domain_lock(&p->dom);
+	bool ended = p->ended;
+	p->nr_syncing += !ended;
+	domain_unlock(&p->dom);
+	if (ended)
+		return 0;
+	int ret = flusher_sync(&p->backing.flusher);
+	domain_lock(&p->dom);
+	p->nr_syncing--;
+	pthread_cond_broadcast(&p->dom.progress);
+	domain_unlock(&p->dom);
+	return ret;
+}
+
+/* Nobody new comes once it has ended; those who are at it still need the flusher. */
+static void wait_for_syncing(struct pacefs *p)
+{
+	domain_lock(&p->dom);
+	while (p->nr_syncing)
+		pthread_cond_wait(&p->dom.progress, &p->dom.lock);
+	domain_unlock(&p->dom);
+}
+
 void pacefs_end(struct pacefs *p)
 {
-	if (p->ended)
-		return;
+	domain_lock(&p->dom);
+	bool ended = p->ended;
 	p->ended = true;
+	domain_unlock(&p->dom);
+	if (ended)
+		return;
 	int ret = flusher_drain(&p->backing.flusher);
+	wait_for_syncing(p);
 	if (ret < 0) {
 		log_error("%s: the last sync failed: %s", p->options.source, strerror(-ret));
 		p->backing.dev.errors++;
@@ -271,8 +275,6 @@ void pacefs_end(struct pacefs *p)
 
 static int serve(struct pacefs *p, const struct mount_request *req)
 {
-	pthread_t signals;
-
 	int ret = mount_create(req, &p->mount);
 	if (ret < 0)
 		return ret;
@@ -282,8 +284,9 @@ static int serve(struct pacefs *p, const struct mount_request *req)
 		mount_destroy(&p->mount, true);
 		return ret;
 	}
-	if (pthread_create(&signals, NULL, signal_main, p) == 0)
-		pthread_detach(signals);
+	ret = signals_start(p);
+	if (ret < 0)
+		log_warn("signals will not be heard: %s", strerror(-ret));
 	control_bound_mapped_pages(p);
 	describe_start(p);
 	if (!p->options.foreground)
@@ -294,8 +297,12 @@ static int serve(struct pacefs *p, const struct mount_request *req)
 	/* umount -f, -l and an aborted connection send no DESTROY: what was accepted is written
 	 * all the same. The source stays busy through our descriptors until then. */
 	writes_stop(p);
+	session_cut(p);
 	pacefs_end(p);
+	signals_stop(p);
+	control_stop(p);
 	session_destroy(p);
+	mount_clear(&p->mount);
 	return ret < 0 ? ret : p->status;
 }
 
@@ -341,7 +348,7 @@ static int run(struct pacefs *p)
 			return ret;
 		p->ready_fd = ret;
 	}
-	block_signals();
+	signals_block();
 	protect_process(p);
 	ret = mount_check(&req, fd, &p->lock_fd);
 	if (ret < 0)

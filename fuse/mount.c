@@ -429,7 +429,7 @@ void mount_destroy(struct mount *m, bool lazy_umount)
 	m->anchor_node[0] = '\0';
 }
 
-/* ---- refusals ---- */
+/* ---- dead mounts ---- */
 
 /* stat may answer from the kernel's cache although the daemon is dead: ask through. */
 static bool is_dead(const char *path)
@@ -438,6 +438,16 @@ static bool is_dead(const char *path)
 
 	return statx(AT_FDCWD, path, AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &stx) < 0 &&
 		(errno == ENOTCONN || errno == ECONNABORTED);
+}
+
+void mount_clear(struct mount *m)
+{
+	dev_t dev;
+
+	/* Its number may be another mount's by now, but that one is not dead. */
+	if (m->mountpoint[0] && m->dev && mount_find(m->mountpoint, NULL, 0, &dev) &&
+		dev == m->dev && is_dead(m->mountpoint))
+		mount_umount(m->mountpoint, true);
 }
 
 /* An absolute path without asking the last component itself, which may be dead. */
@@ -500,6 +510,8 @@ int mount_resolve(const char *typed, char *resolved, size_t size)
 	int n = snprintf(resolved, size, "%s", path);
 	return n < 0 || (size_t)n >= size ? -ENAMETOOLONG : 0;
 }
+
+/* ---- refusals ---- */
 
 static int check_device(void)
 {

@@ -58,6 +58,9 @@ int mount_create(const struct mount_request *req, struct mount *ret_mount);
 /* Take away what is left (mount when lazy_umount, anchor node). Fine to call twice. */
 void mount_destroy(struct mount *m, bool lazy_umount);
 
+/* When /dev/fuse is closed: a connection that was aborted leaves a dead mount, which goes. */
+void mount_clear(struct mount *m);
+
 /* Is word a mount flag that the kernel knows ("noatime"), for kernel_options? */
 bool mount_is_kernel_option(const char *word);
 

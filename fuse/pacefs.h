@@ -65,7 +65,8 @@ struct pacefs {
 
 	int lock_fd;  /* the source is ours alone; -1 once all is written */
 	int ready_fd; /* a byte when the mount answers, or -1 */
-	bool ended;   /* pacefs_end() was here */
+	bool ended;   /* pacefs_end() was here; the lock */
+	unsigned nr_syncing; /* in pacefs_sync() now; the lock */
 	int status;   /* of the process: 0 when all that was accepted is written */
 };
 
@@ -73,6 +74,10 @@ struct pacefs {
  * and locked, so that after umount it can be unmounted, pulled, or served again at once.
  * Without the lock. */
 void pacefs_end(struct pacefs *p);
+
+/* flusher_sync() for those who may come at any time, also when the flusher has ended (0: then
+ * all was written or named). Without the lock; it blocks. */
+int pacefs_sync(struct pacefs *p);
 
 static inline struct pacefs *pacefs_of_node(struct node *node)
 {

@@ -59,6 +59,31 @@ static bool fd_is_below(int process, const char *mountpoint)
 	return found;
 }
 
+/* A mapped file needs no open descriptor. */
+static bool maps_below(int process, const char *mountpoint)
+{
+	int fd = openat(process, "maps", O_RDONLY | O_CLOEXEC);
+	FILE *maps = fd < 0 ? NULL : fdopen(fd, "r");
+	char *line = NULL;
+	size_t size = 0;
+	bool found = false;
+
+	if (!maps) {
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	while (!found && getline(&line, &size, maps) > 0) {
+		char *path = strchr(line, '/');
+
+		line[strcspn(line, "\n")] = '\0';
+		found = path && is_below(path, mountpoint);
+	}
+	free(line);
+	fclose(maps);
+	return found;
+}
+
 /* How the process holds the mount, or NULL. */
 static const char *holds(int process, const char *mountpoint)
 {
@@ -68,7 +93,9 @@ static const char *holds(int process, const char *mountpoint)
 		return "has its root in it";
 	if (link_is_below(process, "exe", mountpoint))
 		return "runs from it";
-	return fd_is_below(process, mountpoint) ? "has a file open" : NULL;
+	if (fd_is_below(process, mountpoint))
+		return "has a file open";
+	return maps_below(process, mountpoint) ? "has a file mapped" : NULL;
 }
 
 static void read_comm(int process, char *comm, size_t size)

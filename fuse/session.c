@@ -498,6 +498,23 @@ int session_loop(struct pacefs *p)
 	return s->error;
 }
 
+void session_end(void)
+{
+	atomic_store_explicit(&session.ended, true, memory_order_release);
+}
+
+void session_cut(struct pacefs *p)
+{
+	/* Its last descriptor ends the connection. libfuse closes it once more, so it must not
+	 * be anything else by then. */
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	if (null < 0)
+		return; /* then session_destroy() does it */
+	dup3(null, p->mount.fuse_fd, O_CLOEXEC);
+	close(null);
+}
+
 void session_destroy(struct pacefs *p)
 {
 	if (p->session)

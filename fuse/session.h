@@ -17,6 +17,10 @@
 int session_create(struct pacefs *p, const struct fuse_lowlevel_ops *ops);
 /* Receive until the mount is gone; returns 0, or -errno when the connection broke. */
 int session_loop(struct pacefs *p);
+/* Let the loop end within a second or so, whoever has files open. From any thread. */
+void session_end(void);
+/* After the loop: whoever still waits for an answer, or asks from now on, gets an error. */
+void session_cut(struct pacefs *p);
 void session_destroy(struct pacefs *p);
 
 /* Around anything that may wait: a system call on the source, a sync. */
