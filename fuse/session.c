@@ -108,6 +108,24 @@ static void spawn_reader(struct session *s)
 	pthread_attr_destroy(&attr);
 }
 
+static void free_frames(struct reader *r)
+{
+	domain_lock(&r->s->p->dom);
+	for (unsigned i = 0; i < r->nr_frames; i++)
+		cache_free_held(&r->s->p->dom, r->frames[i]);
+	r->nr_frames = 0;
+	domain_unlock(&r->s->p->dom);
+}
+
+/* Many that wait need no memory to receive into meanwhile. What is not a WRITE lies in linear. */
+static void lend_frames(struct reader *r)
+{
+	const struct fuse_in_header *in = (const void *)r->linear;
+
+	if (in->opcode != FUSE_WRITE)
+		free_frames(r);
+}
+
 void session_block_begin(void)
 {
 	struct reader *r = current;
@@ -116,10 +134,12 @@ void session_block_begin(void)
 		return;
 	r->blocking = true;
 	pthread_mutex_lock(&r->s->spawn_lock);
-	r->s->nr_blocking++;
+	bool many = r->s->nr_blocking++ >= READERS_IDLE_MOST;
 	if (r->s->nr_readers - r->s->nr_blocking < 1 && r->s->nr_readers < READERS_MOST)
 		spawn_reader(r->s);
 	pthread_mutex_unlock(&r->s->spawn_lock);
+	if (many)
+		lend_frames(r);
 }
 
 void session_block_end(void)
@@ -392,10 +412,7 @@ static bool leave_as_surplus(struct session *s)
 
 static void reader_finish(struct reader *r)
 {
-	domain_lock(&r->s->p->dom);
-	for (unsigned i = 0; i < r->nr_frames; i++)
-		cache_free_held(&r->s->p->dom, r->frames[i]);
-	domain_unlock(&r->s->p->dom);
+	free_frames(r);
 	if (r->epoll_fd >= 0)
 		close(r->epoll_fd);
 	free(r->linear);

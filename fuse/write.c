@@ -301,6 +301,13 @@ void writes_submit(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct pa
 
 /* ---- the thread ---- */
 
+/* With every tick: what is not needed any more goes. */
+static void forget_old(struct pacefs *p)
+{
+	callers_expire(&p->writes.callers, p->pacer.tick_us);
+	arena_trim(&p->dom.arena);
+}
+
 static void *writes_main(void *arg)
 {
 	struct pacefs *p = arg;
@@ -312,7 +319,7 @@ static void *writes_main(void *arg)
 		uint64_t tick_us = pacer->tick_us;
 		uint64_t next = pacer_step(pacer, clock_now_us(), &ready);
 		if (pacer->tick_us != tick_us)
-			callers_expire(&p->writes.callers, pacer->tick_us);
+			forget_old(p);
 		if (ready) {
 			domain_unlock(&p->dom);
 			send_all(ready);

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,16 +18,23 @@ static size_t page_round(size_t bytes)
 	return (bytes + PAGE_BYTES - 1) & ~(size_t)(PAGE_BYTES - 1);
 }
 
-int arena_create(struct arena *a, uint32_t max_frames)
+static uint32_t segment_round(uint32_t frames)
+{
+	return (frames + ARENA_SEGMENT_FRAMES - 1) / ARENA_SEGMENT_FRAMES *
+		ARENA_SEGMENT_FRAMES;
+}
+
+int arena_create(struct arena *a, uint32_t own_frames, uint32_t max_frames)
 {
 	int ret;
 
 	memset(a, 0, sizeof(*a));
-	max_frames = (max_frames + ARENA_SEGMENT_FRAMES - 1) / ARENA_SEGMENT_FRAMES *
-		ARENA_SEGMENT_FRAMES;
+	max_frames = segment_round(max_frames);
+	own_frames = segment_round(own_frames ? own_frames : 1);
 	size_t table = page_round(sizeof(struct frame) * (size_t)max_frames);
 	a->map_bytes = PAGE_BYTES + table + (size_t)max_frames * PAGE_BYTES;
 	a->max_frames = max_frames;
+	a->own_frames = own_frames < max_frames ? own_frames : max_frames;
 	a->side_free = FRAME_NONE;
 	a->memfd = memfd_create("pacefs-cache", MFD_CLOEXEC);
 	if (a->memfd < 0)
@@ -71,10 +79,39 @@ int arena_grow(struct arena *a)
 {
 	if (a->nr_frames + ARENA_SEGMENT_FRAMES > a->max_frames)
 		return -ENOSPC;
+	if (arena_is_lent(a, a->nr_frames))
+		a->nr_free_lent += ARENA_SEGMENT_FRAMES;
+	else
+		a->nr_free += ARENA_SEGMENT_FRAMES;
 	a->nr_frames += ARENA_SEGMENT_FRAMES;
-	a->nr_free += ARENA_SEGMENT_FRAMES;
 	a->header->nr_frames = a->nr_frames;
 	return 0;
+}
+
+static bool segment_is_free(const struct arena *a, uint32_t first)
+{
+	for (uint32_t word = first / 64; word < (first + ARENA_SEGMENT_FRAMES) / 64; word++)
+		if (a->used[word])
+			return false;
+	return true;
+}
+
+void arena_trim(struct arena *a)
+{
+	uint32_t last = a->nr_frames - ARENA_SEGMENT_FRAMES;
+	bool lent = a->lent;
+
+	a->lent = false;
+	if (lent || !arena_is_lent(a, last) || !segment_is_free(a, last))
+		return;
+	/* A hole in the memfd: of locked memory madvise() takes nothing away. */
+	if (fallocate(a->memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		    (off_t)(arena_data(a, last) - (unsigned char *)a->base),
+		    (off_t)ARENA_SEGMENT_FRAMES * PAGE_BYTES) < 0)
+		return;
+	a->nr_frames = last;
+	a->nr_free_lent -= ARENA_SEGMENT_FRAMES;
+	a->header->nr_frames = last;
 }
 
 static void frame_reset(struct frame *f, enum frame_state state)
@@ -87,9 +124,27 @@ static void frame_reset(struct frame *f, enum frame_state state)
 	};
 }
 
+/* Up to n of the free frames in this word. */
+static unsigned take_free(
+	struct arena *a, uint32_t word, uint64_t free_bits, unsigned n, uint32_t *ret_frames)
+{
+	unsigned got = 0;
+
+	while (free_bits && got < n) {
+		unsigned bit = (unsigned)__builtin_ctzll(free_bits);
+		uint32_t frame = word * 64 + bit;
+		free_bits &= free_bits - 1;
+		a->used[word] |= 1ull << bit;
+		frame_reset(&a->frames[frame], FRAME_HELD);
+		ret_frames[got++] = frame;
+	}
+	return got;
+}
+
 unsigned arena_alloc(struct arena *a, unsigned n, uint32_t *ret_frames)
 {
-	uint32_t words = a->nr_frames / 64;
+	uint32_t frames = a->nr_frames < a->own_frames ? a->nr_frames : a->own_frames;
+	uint32_t words = frames / 64;
 	uint32_t word = a->cursor / 64;
 	unsigned got = 0;
 
@@ -101,18 +156,25 @@ unsigned arena_alloc(struct arena *a, unsigned n, uint32_t *ret_frames)
 		uint64_t free_bits = ~a->used[word];
 		if (seen == 0)
 			free_bits &= ~0ull << (a->cursor % 64);
-		while (free_bits && got < n) {
-			unsigned bit = (unsigned)__builtin_ctzll(free_bits);
-			uint32_t frame = word * 64 + bit;
-			free_bits &= free_bits - 1;
-			a->used[word] |= 1ull << bit;
-			frame_reset(&a->frames[frame], FRAME_HELD);
-			ret_frames[got++] = frame;
-		}
+		got += take_free(a, word, free_bits, n - got, ret_frames + got);
 	}
 	if (got)
-		a->cursor = (ret_frames[got - 1] + 1) % a->nr_frames;
+		a->cursor = (ret_frames[got - 1] + 1) % frames;
 	a->nr_free -= got;
+	return got;
+}
+
+unsigned arena_borrow(struct arena *a, unsigned n, uint32_t *ret_frames)
+{
+	unsigned got = 0;
+
+	if (n > a->nr_free_lent)
+		n = a->nr_free_lent;
+	/* The lowest ones, so that the last segment comes free. */
+	for (uint32_t word = a->own_frames / 64; got < n; word++)
+		got += take_free(a, word, ~a->used[word], n - got, ret_frames + got);
+	a->nr_free_lent -= got;
+	a->lent |= got > 0;
 	return got;
 }
 
@@ -131,7 +193,10 @@ void arena_free(struct arena *a, uint32_t frame)
 	f->state = FRAME_FREE;
 	f->flags = 0;
 	a->used[frame / 64] &= ~(1ull << (frame % 64));
-	a->nr_free++;
+	if (arena_is_lent(a, frame))
+		a->nr_free_lent++;
+	else
+		a->nr_free++;
 }
 
 void arena_pin(struct arena *a, uint32_t frame)
@@ -161,7 +226,7 @@ static uint32_t side_alloc(struct arena *a)
 {
 	if (a->side_free == FRAME_NONE) {
 		uint32_t frame;
-		if (arena_alloc(a, 1, &frame) != 1)
+		if (arena_alloc(a, 1, &frame) != 1 && arena_borrow(a, 1, &frame) != 1)
 			return FRAME_NONE;
 		a->frames[frame].state = FRAME_SIDE;
 		for (unsigned i = 0; i < SIDE_PER_FRAME; i++) {

@@ -9,6 +9,10 @@
  * Allocation scans a bitmap from where it last stopped, so frames taken together mostly lie
  * together and one write request covers one contiguous piece of memory.
  *
+ * The first own_frames are the cache's and are kept. What lies behind is lent: to payloads of
+ * requests that wait, and to a dirty limit larger than the cache. It is given back to the system
+ * when it is free again.
+ *
  * Lock: all functions are called with the domain's lock held.
  */
 #ifndef PACEFS_BACKEND_CACHE_ARENA_H
@@ -22,7 +26,7 @@
 #define PAGE_SHIFT_BITS 12
 #define FRAME_NONE UINT32_MAX
 #define ARENA_SEGMENT_FRAMES                                                                   \
-	4096u /* 16 MiB: registering allocates and pins, so in small steps */
+	1024u /* 4 MiB, the least cache: registering allocates and pins a whole one */
 #define ARENA_MAGIC 0x3173666563617065ull
 
 enum frame_state {
@@ -72,21 +76,34 @@ struct arena {
 	unsigned char *memory; /* frame 0 */
 	uint32_t nr_frames;    /* grown so far */
 	uint32_t max_frames;
-	uint32_t nr_free;
-	uint32_t cursor;    /* where the next scan starts */
-	uint64_t *used;	    /* bitmap, 1 = taken */
-	uint32_t side_free; /* first free side slot, FRAME_NONE = none */
+	uint32_t own_frames;   /* whole segments */
+	uint32_t nr_free;      /* own ones ... */
+	uint32_t nr_free_lent; /* ... and behind */
+	bool lent;	       /* some were taken there since the last arena_trim() */
+	uint32_t cursor;       /* where the next scan starts */
+	uint64_t *used;	       /* bitmap, 1 = taken */
+	uint32_t side_free;    /* first free side slot, FRAME_NONE = none */
 };
 
-/* Reserve address space for max_frames and grow the first segment. Returns 0 or -errno. */
-int arena_create(struct arena *a, uint32_t max_frames);
+/* Reserve address space for max_frames and grow the first segment. own_frames is rounded up to
+ * segments. Returns 0 or -errno. */
+int arena_create(struct arena *a, uint32_t own_frames, uint32_t max_frames);
 void arena_destroy(struct arena *a);
 
 /* One more segment. -ENOSPC at max_frames, or the errno of the memory. */
 int arena_grow(struct arena *a);
 
-/* Take up to n free frames (state FRAME_HELD) in ascending order; returns how many. */
+/* Take up to n free own frames (state FRAME_HELD) in ascending order; returns how many. */
 unsigned arena_alloc(struct arena *a, unsigned n, uint32_t *ret_frames);
+/* The same of those behind. */
+unsigned arena_borrow(struct arena *a, unsigned n, uint32_t *ret_frames);
+static inline bool arena_is_lent(const struct arena *a, uint32_t frame)
+{
+	return frame >= a->own_frames;
+}
+/* Call it now and then: the last segment of lent frames goes if it is free and none was taken
+ * since the last call. */
+void arena_trim(struct arena *a);
 
 /* Give one back. A pinned frame becomes a zombie and is freed by its last unpin. */
 void arena_free(struct arena *a, uint32_t frame);

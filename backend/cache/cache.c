@@ -66,25 +66,34 @@ static void evict_one(struct domain *dom)
 	arena_free(&dom->arena, frame);
 }
 
-/* Some frames become free: the oldest clean ones, else new memory. */
-static bool make_room(struct domain *dom)
+/* Some frames become free: the oldest clean ones. A batch at once, so that what comes free lies
+ * together. */
+static bool evict_some(struct domain *dom)
 {
 	if (dom->clean_head == FRAME_NONE)
-		return arena_grow(&dom->arena) == 0;
-	/* A batch at once, so that what comes free lies together. */
+		return false;
 	for (unsigned i = 0; i < 64 && dom->clean_head != FRAME_NONE; i++)
 		evict_one(dom);
 	return true;
 }
 
+/* ... or else new memory. */
+static bool make_room(struct domain *dom)
+{
+	return evict_some(dom) || arena_grow(&dom->arena) == 0;
+}
+
 unsigned cache_alloc(struct domain *dom, unsigned n, uint32_t *ret_frames)
 {
+	struct arena *a = &dom->arena;
 	unsigned got = 0;
 
-	while (got < n) {
-		unsigned now = arena_alloc(&dom->arena, n - got, ret_frames + got);
-		got += now;
-		if (got == n || (!make_room(dom) && now == 0))
+	for (;;) {
+		got += arena_alloc(a, n - got, ret_frames + got);
+		if (got < n && evict_some(dom))
+			continue;
+		got += arena_borrow(a, n - got, ret_frames + got);
+		if (got == n || arena_grow(a) < 0)
 			break;
 	}
 	dom->nr_held += got;
@@ -462,7 +471,10 @@ void cache_end_writeback(
 	assert(f->state == FRAME_WRITEBACK && mapping_get(&node->map, index) == frame);
 	untag(node, f);
 	clean_add(node->dom, frame);
-	if (err)
+	/* What is lent goes back. And pages that lie far apart, each alone in its part of the
+	 * tree, are not worth what the tree takes. */
+	if (err || arena_is_lent(&node->dom->arena, frame) ||
+		node->dom->map_bytes > node->dom->map_most_bytes)
 		page_drop(node, index);
 }
 
@@ -572,7 +584,7 @@ int domain_init(struct domain *dom, uint32_t cache_frames, uint32_t max_frames)
 	pthread_condattr_t attr;
 
 	memset(dom, 0, sizeof(*dom));
-	int ret = arena_create(&dom->arena, max_frames);
+	int ret = arena_create(&dom->arena, cache_frames, max_frames);
 	if (ret < 0)
 		return ret;
 	dom->owner = calloc(dom->arena.max_frames, sizeof(*dom->owner));
@@ -581,6 +593,7 @@ int domain_init(struct domain *dom, uint32_t cache_frames, uint32_t max_frames)
 		return -ENOMEM;
 	}
 	dom->cache_frames = cache_frames;
+	dom->map_most_bytes = (uint64_t)cache_frames * PAGE_BYTES / CACHE_MAP_PART;
 	dom->clean_head = dom->clean_tail = FRAME_NONE;
 	pthread_mutex_init(&dom->lock, NULL);
 	pthread_condattr_init(&attr);

@@ -26,6 +26,10 @@ struct store_file; /* backend/store/store.h */
 struct flush_io;   /* backend/flush/flusher.h */
 struct device;
 
+/* Of the cache, for the mappings of all nodes: a tree full of pages takes a thousandth of them,
+ * one of pages far apart a fifth. */
+#define CACHE_MAP_PART 100
+
 /* Everything under one dirty budget. */
 struct domain {
 	pthread_mutex_t lock;
@@ -40,6 +44,8 @@ struct domain {
 	uint64_t nr_held; /* payload frames of receive buffers and held requests */
 	uint64_t dirty_seq;
 	uint32_t clean_head, clean_tail; /* oldest first */
+	uint64_t map_bytes;		 /* taken by all mappings ... */
+	uint64_t map_most_bytes;	 /* ... and when clean pages are kept no more */
 	uint64_t dirty_met_evicting;	 /* stays 0: eviction never sees a dirty page */
 	struct node **owner; /* by frame: whose page it is, while it is in a mapping */
 	struct node *dead;   /* nodes without references, for node_reap() */

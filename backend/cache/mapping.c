@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 enum { BITS = 6, WAYS = 1 << BITS, MAX_HEIGHT = (64 + BITS - 1) / BITS };
@@ -15,6 +16,30 @@ struct mapping_level {
 		uint32_t frame[WAYS];
 	};
 };
+
+/* A leaf holds frames, which are half as large as pointers. */
+static size_t level_bytes(unsigned level)
+{
+	return level ? sizeof(struct mapping_level)
+		     : offsetof(struct mapping_level, frame) +
+			WAYS * sizeof(((struct mapping_level *)NULL)->frame[0]);
+}
+
+static struct mapping_level *level_create(struct mapping *m, unsigned level)
+{
+	struct mapping_level *l = calloc(1, level_bytes(level));
+
+	if (l && m->bytes)
+		*m->bytes += level_bytes(level);
+	return l;
+}
+
+static void level_free(struct mapping *m, struct mapping_level *l, unsigned level)
+{
+	if (m->bytes)
+		*m->bytes -= level_bytes(level);
+	free(l);
+}
 
 static unsigned way_of(uint64_t index, unsigned level)
 {
@@ -50,34 +75,44 @@ uint32_t mapping_get(const struct mapping *m, uint64_t index)
 	return walk(m, index, path) ? path[0]->frame[way_of(index, 0)] : FRAME_NONE;
 }
 
+static unsigned height_for(uint64_t index)
+{
+	unsigned height = 1;
+
+	while (height * BITS < 64 && index >> (height * BITS))
+		height++;
+	return height;
+}
+
 static int raise_height(struct mapping *m, uint64_t index)
 {
-	while (m->height == 0 || beyond(m, index)) {
-		/* A root without entries serves at any height; below another level it would be
-		 * a child that no removal ever comes by. */
-		if (!m->root || m->root->present) {
-			struct mapping_level *l = calloc(1, sizeof(*l));
-			if (!l)
-				return -ENOMEM;
-			if (m->root) {
-				l->present = 1;
-				l->dirty = m->root->dirty != 0;
-				l->child[0] = m->root;
-			}
-			m->root = l;
-		}
+	if (!m->root) {
+		unsigned height = height_for(index);
+		m->root = level_create(m, height - 1);
+		m->height = m->root ? height : 0;
+		return m->root ? 0 : -ENOMEM;
+	}
+	while (beyond(m, index)) {
+		struct mapping_level *l = level_create(m, m->height);
+		if (!l)
+			return -ENOMEM;
+		l->present = 1;
+		l->dirty = m->root->dirty != 0;
+		l->child[0] = m->root;
+		m->root = l;
 		m->height++;
 	}
 	return 0;
 }
 
-/* Levels left without entries go, from the leaf upwards. */
-static void prune(struct mapping *m, uint64_t index, struct mapping_level **path)
+/* Levels left without entries go, from this one upwards. */
+static void prune(
+	struct mapping *m, uint64_t index, struct mapping_level **path, unsigned level)
 {
-	for (unsigned level = 0; level < m->height; level++) {
+	for (; level < m->height; level++) {
 		if (path[level]->present)
 			return;
-		free(path[level]);
+		level_free(m, path[level], level);
 		if (level + 1 == m->height) {
 			m->root = NULL;
 			m->height = 0;
@@ -101,10 +136,11 @@ int mapping_set(struct mapping *m, uint64_t index, uint32_t frame, uint32_t *ret
 		if (level == 0)
 			break;
 		if (!(l->present >> way & 1)) {
-			struct mapping_level *child = calloc(1, sizeof(*child));
-			/* An empty level left behind is harmless: the next set uses it. */
-			if (!child)
+			struct mapping_level *child = level_create(m, level - 1);
+			if (!child) {
+				prune(m, index, path, level);
 				return -ENOMEM;
+			}
 			l->child[way] = child;
 			l->present |= 1ull << way;
 		}
@@ -150,7 +186,7 @@ uint32_t mapping_remove(struct mapping *m, uint64_t index)
 	uint32_t frame = path[0]->frame[way];
 	clear_dirty(m, index, path);
 	path[0]->present &= ~(1ull << way);
-	prune(m, index, path);
+	prune(m, index, path, 0);
 	return frame;
 }
 

@@ -17,6 +17,7 @@ struct mapping_level;
 struct mapping {
 	struct mapping_level *root;
 	unsigned height; /* levels; 0 = empty */
+	uint64_t *bytes; /* counts what all mappings of a cache take; NULL: nobody does */
 };
 
 /* Frame at index, or FRAME_NONE. */

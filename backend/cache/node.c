@@ -50,6 +50,7 @@ void node_init(struct node *node, struct device *dev, uint64_t nodeid, uint64_t 
 	node->dev = dev;
 	node->nodeid = nodeid;
 	node->size = size;
+	node->map.bytes = &dev->dom->map_bytes;
 }
 
 void node_get(struct node *node)

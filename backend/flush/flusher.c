@@ -77,7 +77,8 @@ static void io_prepare(struct flusher *fl, struct flush_io *io)
 	for (unsigned i = skip / PAGE_BYTES; left; i++) {
 		unsigned at = i == skip / PAGE_BYTES ? skip % PAGE_BYTES : 0;
 		unsigned len = PAGE_BYTES - at < left ? PAGE_BYTES - at : left;
-		char *base = (char *)arena_data(a, io->frames[i]) + at;
+		char *base =
+			(char *)(io->fill ? io->bounce : arena_data(a, io->frames[i])) + at;
 		struct iovec *last = s->nr_iov ? &s->iov[s->nr_iov - 1] : NULL;
 		if (last && (char *)last->iov_base + last->iov_len == base &&
 			io->frames[i] % ARENA_SEGMENT_FRAMES != 0)
@@ -121,22 +122,15 @@ static struct flush_io *start_fill(
 	struct flusher *fl, struct node *node, uint64_t index, uint32_t frame)
 {
 	struct domain *dom = node->dom;
-	struct flush_io *io;
-	uint32_t bounce;
 
 	if (node->nr_fills >= MAX_FILLS || overlaps_inflight(node, index))
 		return NULL;
-	if (cache_alloc(dom, 1, &bounce) != 1)
+	struct flush_io *io = io_get(fl, node, index);
+	if (!io)
 		return NULL;
-	io = io_get(fl, node, index);
-	if (!io) {
-		cache_free_held(dom, bounce);
-		return NULL;
-	}
 	io->fill = true;
 	io->nr_pages = 1;
 	io->bytes = PAGE_BYTES;
-	io->frames[0] = bounce;
 	io->fill_seq = dom->arena.frames[frame].seq;
 	dom->arena.frames[frame].flags |= FRAME_FILLING;
 	node->nr_fills++;
@@ -310,8 +304,7 @@ static void finish_fill(struct flusher *fl, struct flush_io *io, int result)
 
 	node->nr_fills--;
 	if (wanted && result >= 0) {
-		cache_fill(node, io->index, frame, arena_data(&dom->arena, io->frames[0]),
-			(unsigned)result);
+		cache_fill(node, io->index, frame, io->bounce, (unsigned)result);
 	} else if (wanted) {
 		/* Its other bytes cannot be read: written without them it would destroy what a
 		 * later attempt may still find there. */
@@ -320,7 +313,6 @@ static void finish_fill(struct flusher *fl, struct flush_io *io, int result)
 		cache_drop_page(node, io->index);
 		report_lost(fl, io, -result);
 	}
-	cache_free_held(dom, io->frames[0]);
 	io_put(fl, io);
 }
 
@@ -442,7 +434,9 @@ static void know_memory(struct flusher *fl, uint32_t nr_frames)
 {
 	const struct arena *a = &fl->dev->dom->arena;
 
-	/* Only what has been grown; a frame number is stable for ever. */
+	/* Only what has been grown, and is kept for ever. */
+	if (nr_frames > a->own_frames)
+		nr_frames = a->own_frames;
 	while (fl->memory_frames < nr_frames) {
 		fl->engine->ops->add_memory(fl->engine, arena_data(a, fl->memory_frames),
 			(size_t)ARENA_SEGMENT_FRAMES * PAGE_BYTES);
@@ -564,10 +558,19 @@ int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
 	fl->engine = engine;
 	flush_window_init(&fl->window);
 	fl->max_request_pages = STORE_MAX_IOV;
-	fl->pool = calloc(FLUSH_DEPTH, sizeof(*fl->pool));
-	if (!fl->pool)
+	/* Touched, so that no later use of them needs memory. (Of calloc() a compiler knows that
+	 * it need not be cleared.) */
+	fl->pool = aligned_alloc(PAGE_BYTES, FLUSH_DEPTH * sizeof(*fl->pool));
+	fl->bounces = aligned_alloc(PAGE_BYTES, (size_t)FLUSH_DEPTH * PAGE_BYTES);
+	if (!fl->pool || !fl->bounces) {
+		free(fl->pool);
+		free(fl->bounces);
 		return -ENOMEM;
+	}
+	memset(fl->pool, 0, FLUSH_DEPTH * sizeof(*fl->pool));
+	memset(fl->bounces, 0, (size_t)FLUSH_DEPTH * PAGE_BYTES);
 	for (unsigned i = 0; i < FLUSH_DEPTH; i++) {
+		fl->pool[i].bounce = (unsigned char *)fl->bounces + (size_t)i * PAGE_BYTES;
 		fl->pool[i].next = fl->free_ios;
 		fl->free_ios = &fl->pool[i];
 	}
@@ -595,5 +598,6 @@ void flusher_stop(struct flusher *fl)
 	pthread_cond_destroy(&fl->work_cond);
 	fl->engine->ops->destroy(fl->engine);
 	free(fl->pool);
+	free(fl->bounces);
 	fl->started = false;
 }

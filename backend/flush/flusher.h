@@ -27,6 +27,8 @@ struct flush_io {
 	bool buffered;
 	bool ranged; /* buffered: written, now waiting for the range */
 	uint64_t fill_seq;
+	unsigned char *bounce; /* a page of its own for fills: they must go when all memory is
+				* dirty */
 	uint64_t submitted_us;
 	uint32_t frames[STORE_MAX_IOV];
 	struct flush_io *node_next; /* node->inflight */
@@ -48,6 +50,7 @@ struct flusher {
 	bool started, stopping;
 
 	struct flush_io *pool;
+	void *bounces;
 	struct flush_io *free_ios;
 	unsigned nr_inflight;
 	uint64_t inflight_bytes;

@@ -162,6 +162,55 @@ static void a_write_never_fails_for_lack_of_room_while_there_are_clean_pages(voi
 	free(frames);
 }
 
+/* All of the cache dirty, and a limit larger than it. */
+static void lent_frames_are_not_kept_clean(void **state)
+{
+	uint32_t *frames = calloc(ARENA_SEGMENT_FRAMES, sizeof(*frames));
+	uint32_t lent;
+	bool adopted;
+
+	domain_finish(&t.dom);
+	assert_int_equal(
+		domain_init(&t.dom, ARENA_SEGMENT_FRAMES, 2 * ARENA_SEGMENT_FRAMES), 0);
+	assert_int_equal(
+		cache_alloc(&t.dom, ARENA_SEGMENT_FRAMES, frames), ARENA_SEGMENT_FRAMES);
+	assert_int_equal(t.dom.arena.nr_frames, ARENA_SEGMENT_FRAMES);
+	assert_int_equal(cache_alloc(&t.dom, 1, &lent), 1);
+	assert_true(arena_is_lent(&t.dom.arena, lent));
+	assert_int_equal(cache_adopt(&t.node, 0, lent, PAGE_BYTES, 1, &adopted), 1);
+	assert_int_equal(cache_adopt(&t.node, 1, frames[0], PAGE_BYTES, 1, &adopted), 1);
+	for (uint64_t i = 0; i < 2; i++)
+		cache_end_writeback(&t.node, i, cache_begin_writeback(&t.node, i), 0, 2);
+	assert_int_equal(t.dom.nr_clean, 1);
+	assert_int_equal(mapping_get(&t.node.map, 0), FRAME_NONE);
+	assert_int_equal(mapping_get(&t.node.map, 1), frames[0]);
+	/* Nothing was lent since, and the memory goes back. */
+	arena_trim(&t.dom.arena);
+	assert_int_equal(t.dom.arena.nr_frames, 2 * ARENA_SEGMENT_FRAMES);
+	arena_trim(&t.dom.arena);
+	assert_int_equal(t.dom.arena.nr_frames, ARENA_SEGMENT_FRAMES);
+	for (unsigned i = 1; i < ARENA_SEGMENT_FRAMES; i++)
+		cache_free_held(&t.dom, frames[i]);
+	free(frames);
+}
+
+/* Each in a part of the tree of its own: after some the tree is as large as it may be. */
+static void lone_pages_are_not_kept_clean(void **state)
+{
+	enum { LONE = 400 };
+	uint64_t most = (uint64_t)ARENA_SEGMENT_FRAMES * PAGE_BYTES / CACHE_MAP_PART;
+
+	for (uint64_t i = 0; i < LONE; i++) {
+		put(i << 30, "x");
+		cache_end_writeback(
+			&t.node, i << 18, cache_begin_writeback(&t.node, i << 18), 0, 2);
+	}
+	assert_in_range(t.dom.map_bytes, most / 2, most + 4096);
+	assert_in_range(t.dom.nr_clean, 10, LONE / 2);
+	cache_drop(&t.node);
+	assert_int_equal(t.dom.map_bytes, 0);
+}
+
 static void an_error_is_heard_of_and_the_page_is_gone(void **state)
 {
 	put(0, "lost");
@@ -461,6 +510,8 @@ int main(void)
 		test(rewritten_while_dirty_it_stays_tagged),
 		test(a_page_that_goes_while_it_is_read_keeps_its_valid_bytes),
 		test(a_write_never_fails_for_lack_of_room_while_there_are_clean_pages),
+		test(lent_frames_are_not_kept_clean),
+		test(lone_pages_are_not_kept_clean),
 		test(bytes_read_before_a_cut_do_not_come_back),
 		test(an_error_is_heard_of_and_the_page_is_gone),
 		test(random_operations),
