@@ -1,5 +1,6 @@
 #include "fuse/control.h"
 
+#include "fuse/memory.h"
 #include "fuse/node.h"
 #include "fuse/ops.h"
 #include "util/clock.h"
@@ -149,6 +150,7 @@ static void add_amounts(struct text *t, struct pacefs *p, uint64_t now_us)
 	add_u64(t, "fill_reads", dev->fill_reads);
 	add_u64(t, "clean_bytes", p->dom.nr_clean * PAGE_BYTES);
 	add_u64(t, "cache_bytes", (uint64_t)p->dom.arena.nr_frames * PAGE_BYTES);
+	add_u64(t, "mapping_bytes", p->dom.map_bytes);
 	add_u64(t, "silent_us", silent_us(dev, now_us));
 	add_u64(t, "stalls", dev->busy.nr_stalls);
 	add_u64(t, "errors", dev->errors);
@@ -195,15 +197,29 @@ static void add_writers(struct text *t, struct pacefs *p, uint64_t now_us)
 				w->pid, (uint64_t)(w->throttle.rate * PAGE_BYTES));
 }
 
+/* A limit larger than the cache asks for more memory than that. */
+static void add_memory(struct text *t, const struct pacefs *p, uint64_t resident)
+{
+	uint64_t cache = p->dom.cache_frames;
+
+	if ((double)cache < pacer_domain_limit(&p->pacer))
+		cache = (uint64_t)pacer_domain_limit(&p->pacer);
+	add_u64(t, "memory_bytes", resident);
+	add_u64(t, "memory_ceiling_bytes",
+		memory_ceiling_bytes(cache * PAGE_BYTES, p->dom.nr_held * PAGE_BYTES));
+}
+
 int control_stats(struct pacefs *p, char *text, size_t size)
 {
 	struct text t = {.at = text, .left = size};
 	uint64_t now = clock_now_us();
+	uint64_t resident = memory_resident_bytes();
 
 	text[0] = '\0';
 	domain_lock(&p->dom);
 	add_kernel_names(&t, p);
 	add_amounts(&t, p, now);
+	add_memory(&t, p, resident);
 	add_pacing(&t, p, now);
 	add_u64(&t, "fuseblk", p->mount.fuseblk);
 	add(&t, "device: %s\n", p->backing.dev.name);

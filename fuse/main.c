@@ -2,6 +2,7 @@
 #include "fuse/commands.h"
 #include "fuse/control.h"
 #include "fuse/device_facts.h"
+#include "fuse/memory.h"
 #include "fuse/node.h"
 #include "fuse/ops.h"
 #include "fuse/pacefs.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -111,7 +111,7 @@ static int prepare_backing(struct pacefs *p, int source_fd, const struct stat *s
 
 /* The daemon is in the way by which memory becomes free: it must not be made to wait for that,
  * nor be the first to be killed. */
-static void protect_process(const struct pacefs *p)
+static void protect_process(void)
 {
 	struct rlimit files;
 
@@ -123,15 +123,7 @@ static void protect_process(const struct pacefs *p)
 	struct rlimit none = {RLIM_INFINITY, RLIM_INFINITY};
 	setrlimit(RLIMIT_FSIZE, &none);
 	signal(SIGXFSZ, SIG_IGN);
-	if (!p->is_root)
-		return;
-	prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
-	int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-	if (fd >= 0) {
-		if (write(fd, "-990", 4) < 0)
-			log_debug("oom_score_adj: %s", strerror(errno));
-		close(fd);
-	}
+	memory_protect();
 }
 
 /* In the parent: its exit status says whether the mount answers. In the child: -1 or the
@@ -310,7 +302,7 @@ static uint32_t arena_frames(uint64_t cache_bytes)
 {
 	/* Address space, not memory: payloads of held requests and a limit raised later come on
 	 * top of the cache. Half of the machine's memory is more than any limit may ask for. */
-	uint64_t half = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2;
+	uint64_t half = memory_machine_bytes() / PAGE_BYTES / 2;
 	uint64_t want = cache_bytes / PAGE_BYTES * 2;
 
 	if (want < half)
@@ -349,7 +341,7 @@ static int run(struct pacefs *p)
 		p->ready_fd = ret;
 	}
 	signals_block();
-	protect_process(p);
+	protect_process();
 	ret = mount_check(&req, fd, &p->lock_fd);
 	if (ret < 0)
 		return ret;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "fuse/commands.h"
+#include "fuse/memory.h"
 #include "fuse/mount.h"
 #include "util/log.h"
 #include "util/parse.h"
@@ -73,9 +74,7 @@ uint64_t options_default_cache_bytes(void)
 	/* A sixteenth: what a small router can spare; 256 MiB: two seconds of any disk
 	 * that wants pacing. */
 	const uint64_t most = 256ull << 20;
-	long pages = sysconf(_SC_PHYS_PAGES);
-	uint64_t page_size = (uint64_t)sysconf(_SC_PAGESIZE);
-	uint64_t bytes = pages > 0 ? (uint64_t)pages / 16 * page_size : OPTIONS_CACHE_LEAST;
+	uint64_t bytes = memory_machine_bytes() / 16;
 
 	if (bytes < OPTIONS_CACHE_LEAST)
 		return OPTIONS_CACHE_LEAST;
