@@ -1,5 +1,6 @@
 #include "fuse/node.h"
 
+#include "fuse/ops.h"
 #include "fuse/pacefs.h"
 #include "fuse/raw.h"
 
@@ -425,6 +426,7 @@ int nodes_init(struct pacefs *p, int root_fd)
 	struct identity id = {0};
 	struct stat st;
 
+	open_table_init(&p->opens);
 	if (p->backing.store.raw)
 		return raw_nodes_init(p);
 	/* Making a file from a handle needs CAP_DAC_READ_SEARCH; try it once for real. */
@@ -476,6 +478,8 @@ void nodes_finish(struct pacefs *p)
 {
 	struct fnode *fn, *next;
 
+	/* umount -f and an aborted connection release nothing. */
+	open_table_finish(&p->opens, ops_forsake);
 	HASH_ITER (hh, p->nodes, fn, next) {
 		cache_drop(&fn->node); /* nothing but clean pages: all was drained */
 		HASH_DEL(p->nodes, fn);

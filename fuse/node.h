@@ -63,6 +63,7 @@ struct fnode *fnode_create_plain(
 int nodes_init(struct pacefs *p, int root_fd);
 /* Close what they hold of the source. Takes the lock. */
 void nodes_close(struct pacefs *p);
+/* And all that is open still. */
 void nodes_finish(struct pacefs *p);
 
 /* The node of the file behind path_fd (O_PATH), made if it is new; its reference count grows by

@@ -7,11 +7,14 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+
+enum { ERRNO_END = 512 }; /* the kernel refuses answers from here on */
 
 static _Thread_local bool own_umask; /* this thread may change it without harm to others */
 
@@ -21,8 +24,20 @@ void ops_thread_init(void)
 	umask(0);
 }
 
+void ops_forsake(void *object, enum open_kind kind)
+{
+	if (kind == OPEN_DIR)
+		ops_forsake_dir(object);
+	else
+		free(object);
+}
+
 void ops_reply(fuse_req_t req, int ret)
 {
+	/* NFS and others below let errors of the kernel's own slip out, as ENOTSUPP: the kernel
+	 * takes no such answer, and the caller would wait for good. */
+	if (ret <= -ERRNO_END)
+		ret = -EOPNOTSUPP;
 	fuse_reply_err(req, -ret);
 }
 

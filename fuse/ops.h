@@ -22,6 +22,13 @@ void ops_thread_init(void);
 
 /* The node of a request, referenced; answers ESTALE itself and returns NULL if it is gone. */
 struct fnode *ops_node(fuse_req_t req, fuse_ino_t ino);
+/* The open file or directory of a request, if the kernel was given this handle for this node;
+ * else NULL. */
+struct open_file *ops_open_file(
+	struct pacefs *p, fuse_ino_t ino, const struct fuse_file_info *fi);
+/* Free one that nobody will release any more, at the very end. */
+void ops_forsake(void *object, enum open_kind kind);
+void ops_forsake_dir(void *object);
 /* Answer with -ret, ret <= 0. */
 void ops_reply(fuse_req_t req, int ret);
 

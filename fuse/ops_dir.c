@@ -375,9 +375,43 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 
 /* ---- directories ---- */
 
-static struct open_dir *open_dir_of(const struct fuse_file_info *fi)
+static struct open_dir *find_open_dir(
+	struct pacefs *p, fuse_ino_t ino, const struct fuse_file_info *fi)
 {
-	return (struct open_dir *)(uintptr_t)fi->fh;
+	struct open_dir *od = open_table_get(&p->opens, fi->fh, OPEN_DIR);
+
+	return od && od->fn->node.nodeid == ino ? od : NULL;
+}
+
+/* The same; answers EBADF itself when there is none. */
+static struct open_dir *open_dir_of(
+	fuse_req_t req, fuse_ino_t ino, const struct fuse_file_info *fi)
+{
+	struct open_dir *od = find_open_dir(pacefs_of(req), ino, fi);
+
+	if (!od)
+		fuse_reply_err(req, EBADF);
+	return od;
+}
+
+void ops_forsake_dir(void *object)
+{
+	struct open_dir *od = object;
+
+	if (od->dir)
+		closedir(od->dir);
+	free(od);
+}
+
+static int release_dir(struct pacefs *p, fuse_ino_t ino, const struct fuse_file_info *fi)
+{
+	struct open_dir *od = find_open_dir(p, ino, fi);
+
+	if (!od || !open_table_remove(&p->opens, fi->fh, OPEN_DIR))
+		return -EBADF;
+	fnode_put(p, od->fn);
+	ops_forsake_dir(od);
+	return 0;
 }
 
 void ops_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -388,7 +422,7 @@ void ops_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (!fn)
 		return;
 	struct open_dir *od = calloc(1, sizeof(*od));
-	int ret = od ? 0 : -ENOMEM;
+	int ret = !od ? -ENOMEM : !S_ISDIR(fn->type) ? -ENOTDIR : 0;
 	session_block_begin();
 	if (ret == 0 && !p->backing.store.raw) {
 		int dirfd = fnode_fd_get(p, fn);
@@ -402,16 +436,20 @@ void ops_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 			fnode_fd_put(p, fn);
 	}
 	session_block_end();
+	if (ret == 0) {
+		od->fn = fn; /* referenced until releasedir */
+		fi->fh = open_table_add(&p->opens, od, OPEN_DIR);
+		ret = fi->fh ? 0 : -ENFILE;
+	}
 	if (ret < 0) {
-		free(od);
+		if (od)
+			ops_forsake_dir(od);
 		ops_reply(req, ret);
 		fnode_put(p, fn);
 		return;
 	}
-	od->fn = fn; /* referenced until releasedir */
-	fi->fh = (uintptr_t)od;
 	if (fuse_reply_open(req, fi) == -ENOENT)
-		ops_releasedir(NULL, ino, fi);
+		release_dir(p, ino, fi);
 }
 
 /* Fetch od->entry for offset; 0, -errno, or 1 at the end. */
@@ -452,15 +490,17 @@ static ssize_t put_entry(fuse_req_t req, struct open_dir *od, char *buf, size_t 
 	return (ssize_t)fuse_add_direntry_plus(req, buf, room, d->d_name, &e, d->d_off);
 }
 
-static void read_dir(
-	fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
+static void read_dir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+	struct fuse_file_info *fi, bool plus)
 {
 	struct pacefs *p = pacefs_of(req);
-	struct open_dir *od = open_dir_of(fi);
-	char *buf = malloc(size);
 	size_t used = 0;
 	int ret = 0;
 
+	struct open_dir *od = open_dir_of(req, ino, fi);
+	if (!od)
+		return;
+	char *buf = malloc(size);
 	if (!buf) {
 		fuse_reply_err(req, ENOMEM);
 		return;
@@ -498,32 +538,27 @@ static void read_dir(
 void ops_readdir(
 	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-	read_dir(req, size, off, fi, false);
+	read_dir(req, ino, size, off, fi, false);
 }
 
 void ops_readdirplus(
 	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-	read_dir(req, size, off, fi, true);
+	read_dir(req, ino, size, off, fi, true);
 }
 
 void ops_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct open_dir *od = open_dir_of(fi);
-
-	if (od->dir)
-		closedir(od->dir);
-	fnode_put(pacefs_of_node(&od->fn->node), od->fn);
-	free(od);
-	if (req)
-		fuse_reply_err(req, 0);
+	ops_reply(req, release_dir(pacefs_of(req), ino, fi));
 }
 
 void ops_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
 {
-	struct open_dir *od = open_dir_of(fi);
+	struct open_dir *od = open_dir_of(req, ino, fi);
 	int ret = 0;
 
+	if (!od)
+		return;
 	session_block_begin();
 	if (od->dir && (datasync ? fdatasync(dirfd(od->dir)) : fsync(dirfd(od->dir))) < 0)
 		ret = -errno;

@@ -21,6 +21,9 @@ int ops_file_get(struct pacefs *p, struct fnode *fn)
 {
 	struct node *node = &fn->node;
 
+	/* The kernel opens what else there is itself; a FIFO or a device opened here would act. */
+	if (!S_ISREG(fn->type))
+		return S_ISDIR(fn->type) ? -EISDIR : -EINVAL;
 	domain_lock(&p->dom);
 	node->file_users++; /* from here on nobody closes it */
 	bool open = node->file != NULL;
@@ -59,9 +62,23 @@ void ops_file_put(struct pacefs *p, struct fnode *fn)
 	domain_unlock(&p->dom);
 }
 
-static struct open_file *open_file_of(const struct fuse_file_info *fi)
+struct open_file *ops_open_file(
+	struct pacefs *p, fuse_ino_t ino, const struct fuse_file_info *fi)
 {
-	return (struct open_file *)(uintptr_t)fi->fh;
+	struct open_file *of = open_table_get(&p->opens, fi->fh, OPEN_FILE);
+
+	return of && of->fn->node.nodeid == ino ? of : NULL;
+}
+
+/* The same; answers EBADF itself when there is none. */
+static struct open_file *open_file_of(
+	fuse_req_t req, fuse_ino_t ino, const struct fuse_file_info *fi)
+{
+	struct open_file *of = ops_open_file(pacefs_of(req), ino, fi);
+
+	if (!of)
+		fuse_reply_err(req, EBADF);
+	return of;
 }
 
 /* Errors of writeback since this open file was last told, as errseq does. */
@@ -126,6 +143,11 @@ static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info
 		return -ENOMEM;
 	of->fn = fn;
 	of->writes = (fi->flags & O_ACCMODE) != O_RDONLY;
+	uint64_t fh = open_table_add(&p->opens, of, OPEN_FILE);
+	if (!fh) {
+		free(of);
+		return -ENFILE;
+	}
 	fi->keep_cache = source_as_known(p, fn);
 	domain_lock(&p->dom);
 	node_get(node);
@@ -134,7 +156,7 @@ static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info
 	fn->writers_open += of->writes;
 	domain_unlock(&p->dom);
 	fi->noflush = !of->writes;
-	fi->fh = (uintptr_t)of;
+	fi->fh = fh;
 	return 0;
 }
 
@@ -148,6 +170,22 @@ static void wait_for_queued(struct pacefs *p, struct fnode *fn)
 		pthread_cond_wait(&p->dom.progress, &p->dom.lock);
 	}
 	domain_unlock(&p->dom);
+}
+
+static int release(struct pacefs *p, fuse_ino_t ino, const struct fuse_file_info *fi)
+{
+	struct open_file *of = ops_open_file(p, ino, fi);
+
+	if (!of || !open_table_remove(&p->opens, fi->fh, OPEN_FILE))
+		return -EBADF;
+	struct fnode *fn = of->fn;
+	domain_lock(&p->dom);
+	fn->writers_open -= of->writes;
+	domain_unlock(&p->dom);
+	ops_file_put(p, fn);
+	fnode_put(p, fn);
+	free(of);
+	return 0;
 }
 
 void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -183,7 +221,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		ops_reply(req, ret);
 	else if (fuse_reply_open(req, fi) == -ENOENT) {
 		/* Interrupted: nobody will release it. */
-		ops_release(NULL, ino, fi);
+		release(p, ino, fi);
 	}
 	fnode_put(p, fn);
 }
@@ -248,7 +286,7 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 	if (ret < 0)
 		ops_reply(req, ret);
 	else if (fuse_reply_create(req, &e, fi) == -ENOENT) {
-		ops_release(NULL, e.ino, fi);
+		release(p, e.ino, fi);
 		fnode_forget(p, e.ino, 1);
 	}
 	if (fn)
@@ -258,20 +296,7 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 
 void ops_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	struct open_file *of = open_file_of(fi);
-
-	if (ino != NODEID_CONTROL && of) {
-		struct fnode *fn = of->fn;
-		struct pacefs *p = pacefs_of_node(&fn->node);
-		domain_lock(&p->dom);
-		fn->writers_open -= of->writes;
-		domain_unlock(&p->dom);
-		ops_file_put(p, fn);
-		fnode_put(p, fn);
-		free(of);
-	}
-	if (req)
-		fuse_reply_err(req, 0);
+	ops_reply(req, ino == NODEID_CONTROL ? 0 : release(pacefs_of(req), ino, fi));
 }
 
 /* ---- reading ---- */
@@ -312,7 +337,9 @@ void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fus
 		fuse_reply_buf(req, NULL, 0);
 		return;
 	}
-	struct open_file *of = open_file_of(fi);
+	struct open_file *of = open_file_of(req, ino, fi);
+	if (!of)
+		return;
 	char *buf = malloc(size);
 	if (!buf) {
 		fuse_reply_err(req, ENOMEM);
@@ -351,14 +378,11 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 		fuse_reply_err(req, EPERM);
 		return;
 	}
-	struct fnode *fn = fnode_get(p, ino);
-	int ret = !fn		 ? -ESTALE
-		: !fn->node.file ? -EBADF
-				 : refuse_write(p, fn, (uint64_t)off, size);
-	if (ret < 0) {
-		ops_reply(req, ret);
-		if (fn)
-			fnode_put(p, fn);
+	struct open_file *of = ops_open_file(p, ino, fi);
+	int ret = of && of->writes ? refuse_write(p, of->fn, (uint64_t)off, size) : -EBADF;
+	struct fnode *fn = ret == 0 ? fnode_get(p, ino) : NULL;
+	if (!fn) {
+		ops_reply(req, ret ? ret : -ESTALE);
 		return;
 	}
 	if (!fi->writepage)
@@ -399,10 +423,12 @@ static int sync_file(struct pacefs *p, struct open_file *of, bool datasync)
 void ops_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct pacefs *p = pacefs_of(req);
-	struct open_file *of = open_file_of(fi);
+	struct open_file *of = NULL;
 	int ret = 0;
 
-	if (ino != NODEID_CONTROL && of->writes) {
+	if (ino != NODEID_CONTROL && !(of = open_file_of(req, ino, fi)))
+		return;
+	if (of && of->writes) {
 		if (p->options.flush_on_close) {
 			session_block_begin();
 			ret = sync_file(p, of, false);
@@ -417,11 +443,14 @@ void ops_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void ops_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
 {
 	struct pacefs *p = pacefs_of(req);
+	struct open_file *of = NULL;
 	int ret = 0;
 
-	if (ino != NODEID_CONTROL) {
+	if (ino != NODEID_CONTROL && !(of = open_file_of(req, ino, fi)))
+		return;
+	if (of) {
 		session_block_begin();
-		ret = sync_file(p, open_file_of(fi), datasync);
+		ret = sync_file(p, of, datasync);
 		session_block_end();
 	}
 	ops_reply(req, ret);
@@ -523,14 +552,19 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 	struct fuse_file_info *fi)
 {
 	struct pacefs *p = pacefs_of(req);
-	struct node *node = ino == NODEID_CONTROL ? NULL : &open_file_of(fi)->fn->node;
 	int ret = 0;
 
 	/* ZERO_RANGE would write zeroes nobody paces; programs fall back to writing them. */
-	if (!node || mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE)) {
+	if (ino == NODEID_CONTROL || mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE)) {
 		fuse_reply_err(req, EOPNOTSUPP);
 		return;
 	}
+	struct open_file *of = ops_open_file(p, ino, fi);
+	if (!of || !of->writes) {
+		fuse_reply_err(req, EBADF);
+		return;
+	}
+	struct node *node = &of->fn->node;
 	if (beyond_raw(p, (uint64_t)offset + (uint64_t)length)) {
 		fuse_reply_err(req, ENOSPC);
 		return;
@@ -605,15 +639,19 @@ void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fus
 		fuse_reply_err(req, ENXIO);
 		return;
 	}
-	struct node *node = &open_file_of(fi)->fn->node;
+	struct open_file *of = open_file_of(req, ino, fi);
+	if (!of)
+		return;
+	struct node *node = &of->fn->node;
 	session_block_begin();
 	domain_lock(&p->dom);
 	flusher_settle_cut(&p->backing.flusher, node);
 	off_t size = (off_t)node->size;
 	domain_unlock(&p->dom);
-	off_t at = off < 0 || off >= size ? -ENXIO
-		: whence == SEEK_HOLE	  ? seek_hole(p, node, off, size)
-					  : seek_data(p, node, off);
+	off_t at = whence != SEEK_HOLE && whence != SEEK_DATA ? -EINVAL
+		: off < 0 || off >= size		      ? -ENXIO
+		: whence == SEEK_HOLE			      ? seek_hole(p, node, off, size)
+							      : seek_data(p, node, off);
 	session_block_end();
 	if (at < 0)
 		ops_reply(req, (int)at);
@@ -636,8 +674,13 @@ void ops_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	}
 	/* Only by sharing blocks, where the source can: copied bytes would reach it unpaced.
 	 * Otherwise the kernel copies through us. */
-	struct node *in = &open_file_of(fi_in)->fn->node;
-	struct node *out = &open_file_of(fi_out)->fn->node;
+	struct open_file *of_in = ops_open_file(p, ino_in, fi_in);
+	struct open_file *of_out = ops_open_file(p, ino_out, fi_out);
+	if (!of_in || !of_out || !of_out->writes) {
+		fuse_reply_err(req, EBADF);
+		return;
+	}
+	struct node *in = &of_in->fn->node, *out = &of_out->fn->node;
 	struct file_clone_range range = {
 		.src_fd = in->file->fd,
 		.src_offset = (uint64_t)off_in,

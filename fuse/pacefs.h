@@ -11,6 +11,7 @@
 #include "backend/flush/flusher.h"
 #include "backend/store/store.h"
 #include "fuse/mount.h"
+#include "fuse/open_table.h"
 #include "fuse/options.h"
 #include "fuse/pacer.h"
 #include "fuse/write.h"
@@ -47,6 +48,7 @@ struct pacefs {
 	struct writes writes;
 	struct mount mount;
 	struct fuse_session *session;
+	struct open_table opens; /* struct open_file and open_dir, by handle */
 	bool is_root;
 	bool raw_at_root; /* raw: the mountpoint is a file, and that is the device */
 

@@ -2,6 +2,7 @@
 
 #include "fuse/node.h"
 #include "fuse/ops.h"
+#include "fuse/request.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -51,6 +52,8 @@ struct session {
 	unsigned nr_readers, nr_blocking;
 	unsigned nr_leaving; /* readers that no longer count, and are not gone yet */
 	atomic_bool spinning, ended;
+	atomic_bool destroyed;		/* DESTROY came */
+	atomic_bool told_unsound;	/* in the log, once */
 	unsigned spin_fails, spin_skip; /* whoever has set spinning */
 	int error;
 };
@@ -360,6 +363,41 @@ static void serve_syncfs(struct session *s, const struct fuse_in_header *in)
 	answer(s, in->unique, ret);
 }
 
+/* 0 when the operations may see it; else -errno. */
+static int inspect(struct reader *r, size_t bytes)
+{
+	const struct fuse_in_header *in = (const void *)r->linear;
+	struct session *s = r->s;
+
+	if (in->opcode != FUSE_WRITE && make_linear(r, bytes) < 0)
+		return -E2BIG;
+	int ret = request_check(r->linear, bytes);
+	if (ret < 0 && ret != -ENOSYS && !atomic_exchange(&s->told_unsound, true))
+		log_warn("a request of the kernel is not sound (opcode %u, %zu bytes): refused",
+			in->opcode, bytes);
+	/* Nothing comes after DESTROY but late FORGETs: what the rest needs is closed. */
+	if (ret == 0 && request_wants_answer(in) && atomic_load(&s->destroyed))
+		ret = -ENODEV;
+	if (ret == 0 && in->opcode == FUSE_DESTROY)
+		atomic_store(&s->destroyed, true);
+	return ret;
+}
+
+/* The payload of a WRITE; the number of its frames. */
+static unsigned take_payload(struct reader *r)
+{
+	const struct fuse_write_in *w = request_body();
+	unsigned frames = (w->size + PAGE_BYTES - 1) / PAGE_BYTES;
+
+	r->payload = (struct payload){
+		.offset = w->offset,
+		.bytes = w->size,
+		.nr_frames = frames,
+		.frames = r->frames,
+	};
+	return frames;
+}
+
 static void serve(struct reader *r, size_t bytes)
 {
 	struct session *s = r->s;
@@ -367,21 +405,12 @@ static void serve(struct reader *r, size_t bytes)
 	struct fuse_buf buf = {.mem = r->linear, .size = bytes};
 	unsigned used = 0;
 
-	if (in->opcode == FUSE_WRITE) {
-		const struct fuse_write_in *w = request_body();
-		used = (w->size + PAGE_BYTES - 1) / PAGE_BYTES;
-		r->payload = (struct payload){
-			.offset = w->offset,
-			.bytes = w->size,
-			.nr_frames = used,
-			.frames = r->frames,
-		};
-		if (bytes != HEADER_BYTES + (size_t)w->size || used > r->nr_frames) {
-			answer(s, in->unique, -EIO);
-			return;
-		}
-	} else if (make_linear(r, bytes) < 0) {
-		answer(s, in->unique, -E2BIG);
+	int ret = inspect(r, bytes);
+	if (ret == 0 && in->opcode == FUSE_WRITE && (used = take_payload(r)) > r->nr_frames)
+		ret = -EIO;
+	if (ret < 0) {
+		if (request_wants_answer(in))
+			answer(s, in->unique, ret);
 		return;
 	}
 	log_debug("opcode %u by thread %u for node %llu, %zu bytes", in->opcode, in->pid,
