@@ -260,9 +260,7 @@ void pacefs_end(struct pacefs *p)
 	flusher_stop(&p->backing.flusher);
 	nodes_close(p);
 	store_finish(&p->backing.store);
-	if (p->lock_fd >= 0)
-		close(p->lock_fd);
-	p->lock_fd = -1;
+	lock_release(&p->lock);
 }
 
 static int serve(struct pacefs *p, const struct mount_request *req)
@@ -342,7 +340,7 @@ static int run(struct pacefs *p)
 	}
 	signals_block();
 	protect_process();
-	ret = mount_check(&req, fd, &p->lock_fd);
+	ret = mount_check(&req, fd, &p->lock);
 	if (ret < 0)
 		return ret;
 	p->max_fds = 8192;

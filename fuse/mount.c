@@ -3,14 +3,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <libgen.h>
 #include <libmount/libmount.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
@@ -24,7 +22,7 @@
 #define COMM_FD_VARIABLE "_FUSE_COMMFD"
 #define FUSERMOUNT "fusermount3"
 
-enum { LOCK_NOTE_MAX = PATH_MAX + 32, DEAD_LAYERS_MAX = 16 };
+enum { DEAD_LAYERS_MAX = 16 };
 
 /* ---- flags ---- */
 
@@ -627,97 +625,7 @@ static int check_mountpoint(const struct mount_request *req, const struct stat *
 	return r < 0 ? r : check_empty(req, &st);
 }
 
-/* ---- the lock: one live pacefs per source ---- */
-
-static int lock_directory(char *path, size_t size)
-{
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
-	struct stat st;
-
-	if (geteuid() == 0)
-		snprintf(path, size, "/run/pacefs");
-	else if (runtime && *runtime)
-		snprintf(path, size, "%s/pacefs", runtime);
-	else
-		snprintf(path, size, "/tmp/pacefs-%u", geteuid());
-	if (mkdir(path, 0700) < 0 && errno != EEXIST)
-		return -errno;
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	/* In /tmp somebody else may have been first. */
-	if (fstat(fd, &st) < 0 || st.st_uid != geteuid()) {
-		close(fd);
-		return -EPERM;
-	}
-	return fd;
-}
-
-static void name_of_lock(const struct stat *source, char *name, size_t size)
-{
-	bool block = S_ISBLK(source->st_mode);
-	dev_t dev = block ? source->st_rdev : source->st_dev;
-
-	/* A device is the same by whatever node it is reached. */
-	snprintf(name, size, "lock-%u:%u-%" PRIuMAX, major(dev), minor(dev),
-		block ? (uintmax_t)0 : (uintmax_t)source->st_ino);
-}
-
-/* The note in a lock: "PID MOUNTPOINT". */
-static void refuse_held(const struct mount_request *req, int lock)
-{
-	char note[LOCK_NOTE_MAX];
-	ssize_t n = pread(lock, note, sizeof(note) - 1, 0);
-
-	note[n > 0 ? n : 0] = '\0';
-	note[strcspn(note, "\n")] = '\0';
-	char *holder = strchr(note, ' ');
-	if (!holder) {
-		log_error("%s is served by another pacefs already: umount that one first",
-			req->source);
-		return;
-	}
-	*holder++ = '\0';
-	log_error("%s is served by pacefs on %s already (pid %s): use that mount, or "
-		  "pacefs "
-		  "umount it and wait until it has ended",
-		req->source, holder, note);
-}
-
-static int write_note(const struct mount_request *req, int lock)
-{
-	if (ftruncate(lock, 0) < 0 || dprintf(lock, "%d %s\n", getpid(), req->mountpoint) < 0)
-		return -errno;
-	return 0;
-}
-
-static int take_lock(const struct mount_request *req, const struct stat *source)
-{
-	char path[PATH_MAX];
-	char name[96];
-	int r = lock_directory(path, sizeof(path));
-
-	if (r < 0) {
-		log_error("cannot use %s for locks: %s", path, strerror(-r));
-		return r;
-	}
-	int dir = r;
-	name_of_lock(source, name, sizeof(name));
-	int lock = openat(dir, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-	r = lock < 0 ? -errno : 0;
-	close(dir);
-	if (r == 0 && flock(lock, LOCK_EX | LOCK_NB) < 0)
-		r = -errno;
-	if (r == -EWOULDBLOCK)
-		refuse_held(req, lock);
-	else if (r < 0 || (r = write_note(req, lock)) < 0)
-		log_error("cannot lock %s/%s: %s", path, name, strerror(-r));
-	if (r < 0 && lock >= 0)
-		close(lock);
-	return r < 0 ? r : lock;
-}
-
-int mount_check(const struct mount_request *req, int source_fd, int *ret_lock_fd)
+int mount_check(const struct mount_request *req, int source_fd, struct source_lock *ret_lock)
 {
 	struct stat source;
 	int r = check_device();
@@ -730,11 +638,5 @@ int mount_check(const struct mount_request *req, int source_fd, int *ret_lock_fd
 		return r;
 	}
 	r = check_mountpoint(req, &source);
-	if (r < 0)
-		return r;
-	r = take_lock(req, &source);
-	if (r < 0)
-		return r == -EWOULDBLOCK ? -EBUSY : r;
-	*ret_lock_fd = r;
-	return 0;
+	return r < 0 ? r : lock_take(req->source, source_fd, req->mountpoint, ret_lock);
 }

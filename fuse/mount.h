@@ -18,6 +18,8 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include "fuse/lock.h"
+
 struct mount_request {
 	const char *source;	/* as the user typed it; absolute when raw_block */
 	const char *mountpoint; /* from mount_resolve() */
@@ -44,12 +46,11 @@ struct mount {
 int mount_resolve(const char *typed, char *resolved, size_t size);
 
 /* Check what can be refused before mounting: mountpoint exists, is of the right type, is empty
- * or is the source itself, and is not inside the source; source not mounted by a live pacefs
- * already (a lock by device and inode number of the source, held until process exit in
- * *ret_lock_fd); /dev/fuse usable. Prints one line and returns a negative errno when it
- * refuses. source_fd: O_PATH or better on the source. The process that calls it is the one
- * named as holder to others: call it after going to the background. */
-int mount_check(const struct mount_request *req, int source_fd, int *ret_lock_fd);
+ * or is the source itself, and is not inside the source; /dev/fuse usable; source not served by
+ * a live pacefs already (lock.h: released by the caller). Prints one line and returns a negative
+ * errno when it refuses. source_fd: O_PATH or better on the source. The process that calls it is
+ * the one named as holder to others: call it after going to the background. */
+int mount_check(const struct mount_request *req, int source_fd, struct source_lock *ret_lock);
 
 /* Mount. The kernel's INIT request is readable from fuse_fd afterwards.
  * One line and a negative errno on failure, with nothing left behind. */

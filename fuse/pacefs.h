@@ -65,11 +65,11 @@ struct pacefs {
 	uint64_t errors_told; /* of dev.errors, by syncfs */
 	bool flush_running;
 
-	int lock_fd;  /* the source is ours alone; -1 once all is written */
-	int ready_fd; /* a byte when the mount answers, or -1 */
-	bool ended;   /* pacefs_end() was here; the lock */
-	unsigned nr_syncing; /* in pacefs_sync() now; the lock */
-	int status;   /* of the process: 0 when all that was accepted is written */
+	struct source_lock lock; /* the source is ours alone, until all is written */
+	int ready_fd;		 /* a byte when the mount answers, or -1 */
+	bool ended;		 /* pacefs_end() was here; the lock */
+	unsigned nr_syncing;	 /* in pacefs_sync() now; the lock */
+	int status;		 /* of the process: 0 when all that was accepted is written */
 };
 
 /* The end, once: write everything, say the verdict, and close whatever keeps the source busy

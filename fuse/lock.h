@@ -1,0 +1,23 @@
+/* lock.h - one live pacefs per source, whoever runs it.
+ *
+ * Two locks, both gone with the process however it ends:
+ *   - flock(2) on the source itself, which excludes all users from each other. Whoever may read
+ *     the source could take it too: only holders that may write there are believed.
+ *   - as root also a file in /run/pacefs, named after the source's device and inode number, which
+ *     nobody else can open. In it, for messages: "PID MOUNTPOINT".
+ */
+#ifndef PACEFS_FUSE_LOCK_H
+#define PACEFS_FUSE_LOCK_H
+
+struct source_lock {
+	int source_fd, file_fd; /* -1: not held */
+};
+
+/* source_fd: O_PATH or better. mountpoint, for the note: of this mount. 0; -EBUSY when the source
+ * is served already, after one line that names who does; another negative errno, with a line. */
+int lock_take(const char *source, int source_fd, const char *mountpoint,
+	struct source_lock *ret_lock);
+/* Fine to call twice. */
+void lock_release(struct source_lock *lock);
+
+#endif
