@@ -46,6 +46,7 @@ struct reader {
 struct session {
 	struct pacefs *p;
 	int fd;
+	void (*destroy)(void *p);
 	unsigned want_frames; /* per reader */
 	pthread_mutex_t spawn_lock;
 	pthread_cond_t gone; /* a reader ended */
@@ -415,6 +416,9 @@ static void serve(struct reader *r, size_t bytes)
 	}
 	log_debug("opcode %u by thread %u for node %llu, %zu bytes", in->opcode, in->pid,
 		(unsigned long long)in->nodeid, bytes);
+	/* umount must wait also when libfuse has no memory to tell us of it. */
+	if (in->opcode == FUSE_DESTROY && s->destroy)
+		s->destroy(s->p);
 	if (in->opcode == FUSE_SYNCFS)
 		serve_syncfs(s, in);
 	else
@@ -519,6 +523,7 @@ int session_create(struct pacefs *p, const struct fuse_lowlevel_ops *ops)
 	if (flags < 0 || fcntl(p->mount.fuse_fd, F_SETFL, flags | O_NONBLOCK) < 0)
 		return -errno;
 	session.p = p;
+	session.destroy = ops->destroy;
 	session.fd = p->mount.fuse_fd;
 	session.want_frames = p->options.max_write / PAGE_BYTES;
 	/* Room for the kernel's least buffer (8 KiB) and for what is not a WRITE. */
