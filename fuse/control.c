@@ -155,6 +155,8 @@ static void add_amounts(struct text *t, struct pacefs *p, uint64_t now_us)
 	add_u64(t, "stalls", dev->busy.nr_stalls);
 	add_u64(t, "errors", dev->errors);
 	add_u64(t, "lost_bytes", dev->lost_bytes);
+	add_u64(t, "killed_lost_files", p->loss.files);
+	add_u64(t, "killed_lost_bytes", p->loss.bytes);
 	add_u64(t, "retries", dev->retries);
 	add_u64(t, "dirty_met_evicting", p->dom.dirty_met_evicting);
 }

@@ -161,29 +161,29 @@ static int lock_source(const char *source, int source_fd, const struct stat *st)
 	return -1;
 }
 
-static int open_lock_dir(void)
+static int open_own_dir(const char *path)
 {
 	struct stat st;
 
-	if (mkdir(LOCK_DIR, 0700) < 0 && errno != EEXIST)
+	if (mkdir(path, 0700) < 0 && errno != EEXIST)
 		return -errno;
-	int fd = open(LOCK_DIR, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	if (fstat(fd, &st) < 0 || st.st_uid != 0 || st.st_mode & (S_IWGRP | S_IWOTH)) {
+	if (fstat(fd, &st) < 0 || st.st_uid != geteuid() || st.st_mode & (S_IWGRP | S_IWOTH)) {
 		close(fd);
 		return -EPERM;
 	}
 	return fd;
 }
 
-static void name_of_file(const struct stat *source, char *name, size_t size)
+static void name_of_file(const char *kind, const struct stat *source, char *name, size_t size)
 {
 	bool block = S_ISBLK(source->st_mode);
 	dev_t dev = block ? source->st_rdev : source->st_dev;
 
 	/* A device is the same by whatever node it is reached. */
-	snprintf(name, size, "lock-%u:%u-%" PRIuMAX, major(dev), minor(dev),
+	snprintf(name, size, "%s-%u:%u-%" PRIuMAX, kind, major(dev), minor(dev),
 		block ? (uintmax_t)0 : (uintmax_t)source->st_ino);
 }
 
@@ -212,11 +212,11 @@ static int refuse_note(const char *source, int fd)
 static int lock_file(const char *source, const struct stat *st, const char *mountpoint)
 {
 	char name[96];
-	int dir = open_lock_dir();
+	int dir = open_own_dir(LOCK_DIR);
 	int r = dir < 0 ? dir : 0;
 	int fd = -1;
 
-	name_of_file(st, name, sizeof(name));
+	name_of_file("lock", st, name, sizeof(name));
 	if (r == 0) {
 		fd = openat(dir, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 		r = fd < 0 ? -errno : 0;
@@ -261,6 +261,26 @@ int lock_take(
 	}
 	*ret_lock = lock;
 	return 0;
+}
+
+int lock_state_open(const struct stat *source, char *ret_path, size_t size)
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+	char dir_path[PATH_MAX] = LOCK_DIR, name[96];
+
+	if (geteuid() != 0 && (!runtime || !*runtime))
+		return -ENOENT;
+	if (geteuid() != 0)
+		snprintf(dir_path, sizeof(dir_path), "%s/pacefs", runtime);
+	int dir = open_own_dir(dir_path);
+	if (dir < 0)
+		return dir;
+	name_of_file("state", source, name, sizeof(name));
+	int fd = openat(dir, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	int ret = fd < 0 ? -errno : fd;
+	close(dir);
+	snprintf(ret_path, size, "%s/%s", dir_path, name);
+	return ret;
 }
 
 void lock_release(struct source_lock *lock)

@@ -9,6 +9,9 @@
 #ifndef PACEFS_FUSE_LOCK_H
 #define PACEFS_FUSE_LOCK_H
 
+#include <stddef.h>
+#include <sys/stat.h>
+
 struct source_lock {
 	int source_fd, file_fd; /* -1: not held */
 };
@@ -17,6 +20,10 @@ struct source_lock {
  * is served already, after one line that names who does; another negative errno, with a line. */
 int lock_take(const char *source, int source_fd, const char *mountpoint,
 	struct source_lock *ret_lock);
+/* A file of this user's for the source, which outlives the process but not the machine
+ * (backend/state): in /run/pacefs, or below $XDG_RUNTIME_DIR. A descriptor or -errno, and its path.
+ * While the source is locked. */
+int lock_state_open(const struct stat *source, char *ret_path, size_t size);
 /* Fine to call twice. */
 void lock_release(struct source_lock *lock);
 

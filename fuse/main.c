@@ -1,6 +1,7 @@
 /* main.c - the program: commands, or one mount from start to verdict. */
 #include "fuse/commands.h"
 #include "fuse/control.h"
+#include "fuse/crash.h"
 #include "fuse/device_facts.h"
 #include "fuse/memory.h"
 #include "fuse/node.h"
@@ -258,6 +259,7 @@ void pacefs_end(struct pacefs *p)
 	p->status = verdict(p);
 	mount_destroy(&p->mount, false);
 	flusher_stop(&p->backing.flusher);
+	crash_finish(p);
 	nodes_close(p);
 	store_finish(&p->backing.store);
 	lock_release(&p->lock);
@@ -350,6 +352,8 @@ static int run(struct pacefs *p)
 		ret = prepare_backing(p, fd, &st);
 	if (ret == 0)
 		ret = nodes_init(p, fd);
+	if (ret == 0)
+		crash_start(p, &st);
 	if (ret == 0)
 		ret = writes_start(p);
 	if (ret < 0) {

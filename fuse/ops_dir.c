@@ -1,6 +1,7 @@
 #include "fuse/ops.h"
 
 #include "fuse/control.h"
+#include "fuse/crash.h"
 #include "fuse/raw.h"
 #include "fuse/session.h"
 
@@ -282,6 +283,7 @@ static void victim_is_gone(struct pacefs *p, struct victim v)
 	domain_lock(&p->dom);
 	p->nr_unlinked += !v.fn->unlinked;
 	v.fn->unlinked = true; /* and the pin stays */
+	state_renamed(p->dom.state, &v.fn->node);
 	fnode_drop_if_dead(v.fn);
 	domain_unlock(&p->dom);
 	fnode_put(p, v.fn);
@@ -362,6 +364,8 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 		device_kick(moved.fn->node.dev);
 		domain_unlock(&p->dom);
 	}
+	if (ret == 0 && moved.fn)
+		crash_renamed(p, moved.fn);
 	if (ret == 0 && old.fn != moved.fn)
 		victim_is_gone(p, old);
 	else

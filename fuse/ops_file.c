@@ -463,6 +463,8 @@ void ops_touch(struct node *node)
 	clock_gettime(CLOCK_REALTIME, &node->mtime);
 	node->ctime = node->mtime;
 	node->times_pending = true;
+	/* Holes may be the user's own from here on. */
+	state_extended(node, 0);
 	node_update_unclean(node);
 }
 

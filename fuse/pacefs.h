@@ -9,6 +9,7 @@
 
 #include "backend/cache/cache.h"
 #include "backend/flush/flusher.h"
+#include "backend/state/state.h"
 #include "backend/store/store.h"
 #include "fuse/mount.h"
 #include "fuse/open_table.h"
@@ -59,6 +60,11 @@ struct pacefs {
 	unsigned nr_fds, max_fds;
 	uint64_t nr_unlinked; /* deleted files whose room the source still counts */
 	bool handles;	      /* the source gives file handles */
+
+	/* for the next start, should this one be killed (crash.c) */
+	struct state state;
+	char state_path[PATH_MAX]; /* "": there is none */
+	struct state_loss loss;	   /* of the last one, if it was */
 
 	/* flush (control.c), the lock guards them */
 	uint64_t flush_started, flush_done;

@@ -1,5 +1,7 @@
 #include "backend/cache/cache.h"
 
+#include "backend/state/state.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -155,6 +157,8 @@ static void page_dirtied(struct node *node, uint64_t index, uint32_t frame, uint
 	}
 	if (!node->on_unclean)
 		node_update_unclean(node);
+	else
+		state_update(node);
 }
 
 static void page_undirtied(struct node *node, uint64_t index)
@@ -265,8 +269,10 @@ unsigned cache_count_new(const struct node *node, uint64_t offset, uint64_t byte
 
 static void grow_size(struct node *node, uint64_t end)
 {
-	if (end > node->size)
+	if (end > node->size) {
 		node->size = end;
+		state_update(node);
+	}
 }
 
 int cache_write(
@@ -329,6 +335,7 @@ static void page_drop(struct node *node, uint64_t index)
 
 	if (f->state == FRAME_DIRTY) {
 		page_undirtied(node, index);
+		state_update(node);
 		/* It was never written: the measured dirtying rate must not count it. */
 		node->dev->dirtied--;
 	}
@@ -460,6 +467,7 @@ void cache_end_writeback(
 	struct frame *f = &node->dom->arena.frames[frame];
 
 	writeback_leaves(node);
+	state_update(node);
 	if (!err)
 		node->dev->written++;
 	node->ended_seq++;

@@ -24,6 +24,8 @@
 
 struct store_file; /* backend/store/store.h */
 struct flush_io;   /* backend/flush/flusher.h */
+struct state;	   /* backend/state/state.h */
+struct state_record;
 struct device;
 
 /* Of the cache, for the mappings of all nodes: a tree full of pages takes a thousandth of them,
@@ -49,6 +51,7 @@ struct domain {
 	uint64_t dirty_met_evicting;	 /* stays 0: eviction never sees a dirty page */
 	struct node **owner; /* by frame: whose page it is, while it is in a mapping */
 	struct node *dead;   /* nodes without references, for node_reap() */
+	struct state *state; /* what is unclean, for the next start; or NULL */
 };
 
 enum node_place { NODE_CLEAN, NODE_ON_DIRTY, NODE_ON_IO, NODE_ON_MORE_IO };
@@ -78,6 +81,7 @@ struct node {
 	uint64_t position_due_us; /* looked for again not before */
 	bool on_unclean;	  /* dev->unclean: anything at all left to bring below */
 	struct node *unclean_prev, *unclean_next;
+	struct state_record *record; /* of an unclean node in dom->state, if there was room */
 	uint64_t flush_index;	   /* where the next slice starts */
 	uint64_t slice_pages;	   /* left of the current slice */
 	struct flush_io *inflight; /* its requests in flight */

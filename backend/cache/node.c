@@ -1,5 +1,7 @@
 #include "backend/cache/cache.h"
 
+#include "backend/state/state.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -102,10 +104,13 @@ void node_update_unclean(struct node *node)
 	struct device *dev = node->dev;
 	bool unclean = node_is_unclean(node);
 
-	if (unclean == node->on_unclean)
+	if (unclean == node->on_unclean) {
+		state_update(node);
 		return;
+	}
 	node->on_unclean = unclean;
 	if (unclean) {
+		state_claim(node->dom->state, node);
 		node->unclean_seq++;
 		DL_APPEND2(dev->unclean, node, unclean_prev, unclean_next);
 		dev->nr_unclean++;
@@ -113,6 +118,7 @@ void node_update_unclean(struct node *node)
 	} else {
 		DL_DELETE2(dev->unclean, node, unclean_prev, unclean_next);
 		dev->nr_unclean--;
+		state_release(node->dom->state, node);
 		node_put(node);
 	}
 }

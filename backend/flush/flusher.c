@@ -1,5 +1,6 @@
 #include "backend/flush/flusher.h"
 
+#include "backend/state/state.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -343,7 +344,8 @@ static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint6
 	} else {
 		node->dev->direct_bytes += io->bytes;
 	}
-	uint64_t end = (io->index << PAGE_SHIFT_BITS) + io->bytes;
+	uint64_t start = io->index << PAGE_SHIFT_BITS, end = start + io->bytes;
+	state_written(node, start, end, err != 0);
 	if (!err && end > node->file->size_below && !node->cut_pending)
 		node->file->size_below = end;
 	for (unsigned i = 0; i < io->nr_pages; i++)

@@ -1,5 +1,7 @@
 #include "backend/flush/flusher.h"
 
+#include "backend/state/state.h"
+
 #include "util/log.h"
 
 #include <errno.h>
@@ -72,10 +74,17 @@ static void apply_extend(struct flusher *fl, struct node *node)
 	struct domain *dom = node->dom;
 	uint64_t size = node->extend_to < node->size ? node->extend_to : node->size;
 	struct store_file *file = node->file;
+	uint64_t from = file->size_below;
 
+	if (size <= from) {
+		node->extend_to = 0;
+		return;
+	}
+	state_extending(node, from, size);
 	domain_unlock(dom);
-	int ret = store_file_extend(file, size);
+	int ret = store_file_extend(file, from, size);
 	domain_lock(dom);
+	state_extended(node, ret == 0 ? size : from);
 	node->extend_to = 0;
 	if (ret == 0 && size > file->size_below)
 		file->size_below = size;

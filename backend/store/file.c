@@ -67,6 +67,31 @@ static int reopen(int path_fd, int flags)
 	return fd < 0 ? -errno : fd;
 }
 
+static char *path_of(int fd)
+{
+	char link[40], path[4096];
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, path, sizeof(path) - 1);
+	if (n < 0)
+		return NULL;
+	path[n] = '\0';
+	return strdup(path);
+}
+
+char *store_file_find_name(const struct store *st, int fd)
+{
+	size_t length = st->root ? strlen(st->root) : 0;
+	char *path = st->root ? path_of(fd) : NULL, *name = NULL;
+
+	if (length == 1)
+		length = 0; /* of "/" */
+	if (path && strncmp(path, st->root, length) == 0 && path[length] == '/')
+		name = strdup(path + length + 1);
+	free(path);
+	return name;
+}
+
 static int file_create(struct store *st, int path_fd, struct store_file **ret_file)
 {
 	struct store_file *f = calloc(1, sizeof(*f));
@@ -94,6 +119,8 @@ static int file_create(struct store *st, int path_fd, struct store_file **ret_fi
 		f->direct = f->fd_direct >= 0;
 		f->align = direct_align(f->fd);
 	}
+	if (f->writable)
+		f->name = store_file_find_name(st, f->fd);
 	*ret_file = f;
 	return 0;
 }
@@ -129,6 +156,7 @@ int store_tree_init(struct store *st, int root_fd, bool read_only)
 	st->sync_fd = reopen(root_fd, O_RDONLY | O_DIRECTORY);
 	if (st->sync_fd < 0)
 		return st->sync_fd;
+	st->root = path_of(st->sync_fd);
 	st->buffered = type_is_buffered(st->sync_fd);
 	struct statfs sf;
 	st->serial_extends = fstatfs(st->sync_fd, &sf) == 0 &&
@@ -192,6 +220,8 @@ void store_finish(struct store *st)
 	if (st->root_fd >= 0)
 		close(st->root_fd);
 	st->sync_fd = st->root_fd = -1;
+	free(st->root);
+	st->root = NULL;
 }
 
 int store_file_open(struct store *st, int path_fd, struct store_file **ret_file)
@@ -209,6 +239,7 @@ int store_file_close(struct store_file *f)
 		ret = -errno;
 	if (close(f->fd) < 0)
 		ret = -errno;
+	free(f->name);
 	free(f);
 	return ret;
 }
@@ -227,13 +258,10 @@ int store_file_truncate(struct store_file *f, uint64_t size)
 	return f->store->ops->truncate(f, size);
 }
 
-int store_file_extend(struct store_file *f, uint64_t size)
+int store_file_extend(struct store_file *f, uint64_t from, uint64_t size)
 {
 	/* Not ftruncate: a write in flight may have made it longer meanwhile. */
-	if (size <= f->size_below)
-		return 0;
-	off_t from = (off_t)f->size_below;
-	return fallocate(f->fd, 0, from, (off_t)size - from) < 0 ? -errno : 0;
+	return fallocate(f->fd, 0, (off_t)from, (off_t)(size - from)) < 0 ? -errno : 0;
 }
 
 int store_file_set_mtime(struct store_file *f, struct timespec mtime)

@@ -34,6 +34,7 @@ struct store_file {
 	bool writable;
 	uint64_t size_below; /* the source's file is at least this long; the cache's lock */
 	uint64_t reach;	     /* a size it is known to be able to have; atomic */
+	char *name; /* relative to the tree as it was last known, or NULL; the cache's lock */
 };
 
 struct store_ops {
@@ -47,6 +48,7 @@ struct store {
 	const struct store_ops *ops;
 	int root_fd;   /* O_PATH on the tree, or the raw file's descriptor */
 	int sync_fd;   /* real descriptor for syncfs, or -1 */
+	char *root;    /* the tree's path as the kernel shows it, or NULL */
 	bool buffered; /* the whole source fakes or lacks O_DIRECT */
 	bool raw;
 	bool serial_extends; /* ext4, xfs: direct writes beyond the end go one at a time */
@@ -66,8 +68,11 @@ int store_file_close(struct store_file *f);
 /* Path of the file for messages, as the source has it now. */
 void store_file_name(const struct store_file *f, char *text, size_t size);
 int store_file_truncate(struct store_file *f, uint64_t size);
-/* Make the file at least size long, with blocks of its own; never shorter. 0 or -errno. */
-int store_file_extend(struct store_file *f, uint64_t size);
+/* Make the file, which is at least from long, at least size long, with blocks of its own; never
+ * shorter. 0 or -errno. */
+int store_file_extend(struct store_file *f, uint64_t from, uint64_t size);
+/* Its name now, relative to the tree, from malloc(); NULL where there is none. */
+char *store_file_find_name(const struct store *st, int fd);
 int store_file_set_mtime(struct store_file *f, struct timespec mtime);
 /* Where on the device the file's bytes at offset are, or its last ones if there are none: bytes,
  * for putting files in order. The inode number where the filesystem does not tell (no FIEMAP, no

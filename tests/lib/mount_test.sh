@@ -169,6 +169,11 @@ _pacefs_settled() {
 		! kill -0 "${PACEFS_REAPER[$1]}" 2>/dev/null
 }
 
+# The launcher may take a moment longer than the mount: it is not the daemon.
+_pacefs_alone() {
+	[ "$(pgrep -P "${PACEFS_REAPER[$1]}" | wc -l)" -le 1 ]
+}
+
 pacefs_start() {
 	local source=$1 mnt=$2 opts=${3:-} dir
 	shift $(($# > 3 ? 3 : $#))
@@ -186,6 +191,7 @@ pacefs_start() {
 		_pacefs_kill "$mnt"
 		return 1
 	fi
+	_slowdisk_wait 15 _pacefs_alone "$mnt"
 	PACEFS_PID[$mnt]=$(pgrep -P "${PACEFS_REAPER[$mnt]}" | head -n 1)
 	PACEFS_MNT=$mnt
 }
