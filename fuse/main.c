@@ -361,6 +361,7 @@ static int run(struct pacefs *p)
 		return ret;
 	}
 	ret = serve(p, &req);
+	crash_finish(p); /* a mount that never was has nothing to tell either */
 	if (ret < 0)
 		return ret;
 	nodes_finish(p);
