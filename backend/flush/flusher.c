@@ -562,7 +562,8 @@ int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
 	fl->max_request_pages = STORE_MAX_IOV;
 	/* Touched, so that no later use of them needs memory. (Of calloc() a compiler knows that
 	 * it need not be cleared.) */
-	fl->pool = aligned_alloc(PAGE_BYTES, FLUSH_DEPTH * sizeof(*fl->pool));
+	size_t pool_bytes = FLUSH_DEPTH * sizeof(*fl->pool);
+	fl->pool = aligned_alloc(PAGE_BYTES, (pool_bytes | (PAGE_BYTES - 1)) + 1);
 	fl->bounces = aligned_alloc(PAGE_BYTES, (size_t)FLUSH_DEPTH * PAGE_BYTES);
 	if (!fl->pool || !fl->bounces) {
 		free(fl->pool);
