@@ -596,7 +596,8 @@ static void world_make(void)
 	if (geteuid() == 0)
 		CHECK(unshare(CLONE_NEWNS) == 0 &&
 				mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-				mount("fuzz", top, "tmpfs", 0, options) == 0,
+				mount("fuzz", top, "tmpfs", 0, options) == 0 &&
+				mount("fuzz", "/run", "tmpfs", 0, options) == 0,
 			"%s", strerror(errno));
 	snprintf(source, sizeof(source), "%s/source", top);
 	snprintf(image, sizeof(image), "%s/image", top);
@@ -635,14 +636,18 @@ static void mount_make(struct pacefs *p, unsigned shape)
 		"options");
 	p->raw_at_root = shape == RAW_AT_ROOT;
 	p->is_root = geteuid() == 0;
-	p->lock_fd = p->ready_fd = -1;
+	p->lock = (struct source_lock){.source_fd = -1, .file_fd = -1};
+	p->ready_fd = -1;
 	p->max_fds = 4; /* so that descriptors are closed and made again */
 	int fd = open_source(p, &st);
 	CHECK(fd >= 0, "source");
 	p->dom.cache_frames = CACHE_BYTES / PAGE_BYTES;
 	int ret = domain_init(&p->dom, p->dom.cache_frames, 4 * p->dom.cache_frames);
 	CHECK(ret == 0 && prepare_backing(p, fd, &st) == 0, "backing");
-	CHECK(nodes_init(p, fd) == 0 && writes_start(p) == 0, "nodes");
+	CHECK(nodes_init(p, fd) == 0, "nodes");
+	if (p->is_root)
+		crash_start(p, &st);
+	CHECK(writes_start(p) == 0, "writes");
 	p->mount.fuse_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	CHECK(session_create(p, &pacefs_ops) == 0, "session");
 	session.nr_readers = 2; /* one to serve, one to spare: no thread is started */
