@@ -90,6 +90,10 @@ void callers_remember(
 			return;
 		t->tid = tid;
 		HASH_ADD(hh, cs->tasks, tid, sizeof(t->tid), t);
+		if (!hash_added(t)) {
+			free(t);
+			return;
+		}
 	}
 	t->caller = *caller;
 	t->seen_us = now_us;

@@ -57,11 +57,18 @@ static int read_handle(int path_fd, struct identity *id)
 	return 0;
 }
 
-static struct identity identify(const struct pacefs *p, int path_fd, const struct stat *st)
+/* 0 or -errno. A file has one identity all the time: where handles are to be had, an error that
+ * may pass must not give it another one. */
+static int identify(
+	const struct pacefs *p, int path_fd, const struct stat *st, struct identity *ret_id)
 {
 	struct identity id = {0};
+	int ret = p->handles ? read_handle(path_fd, &id) : -EOPNOTSUPP;
 
-	if (p->handles && read_handle(path_fd, &id) == 0) {
+	/* EOVERFLOW: this one's is too long. */
+	if (ret < 0 && ret != -EOPNOTSUPP && ret != -EOVERFLOW)
+		return ret;
+	if (ret == 0) {
 		if (is_ino32_gen(id.type, id.bytes)) {
 			uint32_t ino, gen;
 			memcpy(&ino, id.handle, sizeof(ino));
@@ -77,7 +84,8 @@ static struct identity identify(const struct pacefs *p, int path_fd, const struc
 	}
 	if (id.nodeid < NODEID_FIRST)
 		id.nodeid += NODEID_FIRST;
-	return id;
+	*ret_id = id;
+	return 0;
 }
 
 static bool same_file(const struct fnode *fn, const struct identity *id, const struct stat *st)
@@ -155,6 +163,10 @@ static struct fnode *fnode_create(
 	fn->handle_bytes = id->bytes;
 	memcpy(fn->handle, id->handle, id->bytes);
 	HASH_ADD(hh, p->nodes, node.nodeid, sizeof(fn->node.nodeid), fn);
+	if (!hash_added(fn)) {
+		free(fn);
+		return NULL;
+	}
 	fd_list_add(p, fn);
 	return fn;
 }
@@ -180,13 +192,15 @@ static void follow_source(struct fnode *fn, const struct stat *st)
 int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct stat *ret_stat)
 {
 	struct fnode *fn;
+	struct identity id;
 
-	if (fstatat(path_fd, "", ret_stat, AT_EMPTY_PATH) < 0) {
-		int ret = -errno;
+	int ret = fstatat(path_fd, "", ret_stat, AT_EMPTY_PATH) < 0 ? -errno : 0;
+	if (ret == 0)
+		ret = identify(p, path_fd, ret_stat, &id);
+	if (ret < 0) {
 		close(path_fd);
 		return ret;
 	}
-	struct identity id = identify(p, path_fd, ret_stat);
 	domain_lock(&p->dom);
 	if (p->root && same_file(p->root, &id, ret_stat)) {
 		fn = p->root;
@@ -439,11 +453,13 @@ int nodes_init(struct pacefs *p, int root_fd)
 	int fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
-	if (fstatat(fd, "", &st, AT_EMPTY_PATH) < 0) {
+	int ret = fstatat(fd, "", &st, AT_EMPTY_PATH) < 0 ? -errno : 0;
+	if (ret == 0)
+		ret = identify(p, fd, &st, &id);
+	if (ret < 0) {
 		close(fd);
-		return -errno;
+		return ret;
 	}
-	id = identify(p, fd, &st);
 	id.nodeid = NODEID_ROOT;
 	domain_lock(&p->dom);
 	p->root = fnode_create(p, &id, fd, &st);

@@ -16,7 +16,7 @@
 #include "backend/cache/cache.h"
 
 #include <sys/stat.h>
-#include <uthash.h>
+#include "util/hash.h"
 
 #define NODEID_ROOT 1
 #define NODEID_CONTROL 2

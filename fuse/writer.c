@@ -17,6 +17,10 @@ struct writer *writers_get(struct writers *ws, const struct writer_key *key, uin
 		w->key = *key;
 		throttle_writer_init(&w->throttle);
 		HASH_ADD(hh, ws->table, key, sizeof(w->key), w);
+		if (!hash_added(w)) {
+			free(w);
+			return NULL;
+		}
 	}
 	w->last_us = now_us;
 	return w;

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
-#include <uthash.h>
+#include "util/hash.h"
 
 struct held; /* fuse/pacer.h */
 
