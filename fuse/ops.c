@@ -100,18 +100,26 @@ static void raise_dac_override(void)
 	syscall(SYS_capset, &head, data);
 }
 
-/* Raw system calls: glibc's wrappers would change all threads. */
-void ops_become(fuse_req_t req)
+/* Raw system calls: glibc's wrappers would change all threads. They return what was before, and do
+ * not say whether it changed: asked for an impossible one they tell what is. */
+static bool become(long call, unsigned id)
+{
+	syscall(call, id);
+	return syscall(call, -1) == (long)id;
+}
+
+int ops_become(fuse_req_t req)
 {
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 
 	if (own_umask)
 		umask(ctx->umask);
 	if (!pacefs_of(req)->is_root || (ctx->uid == 0 && ctx->gid == 0))
-		return;
-	syscall(SYS_setfsgid, ctx->gid);
-	syscall(SYS_setfsuid, ctx->uid);
+		return 0;
+	if (!become(SYS_setfsgid, ctx->gid) || !become(SYS_setfsuid, ctx->uid))
+		return -EPERM;
 	raise_dac_override();
+	return 0;
 }
 
 void ops_become_self(void)

@@ -192,8 +192,9 @@ static void make(fuse_req_t req, fuse_ino_t parent, const struct making *m)
 	int ret = dirfd < 0 ? dirfd : 0;
 	if (ret == 0) {
 		if (!m->old)
-			ops_become(req);
-		ret = make_at(p, dirfd, m);
+			ret = ops_become(req);
+		if (ret == 0)
+			ret = make_at(p, dirfd, m);
 		ops_become_self();
 		fnode_fd_put(p, dir);
 	}

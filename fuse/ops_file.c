@@ -133,6 +133,16 @@ static bool source_as_known(struct pacefs *p, struct fnode *fn)
 	return same;
 }
 
+/* Is the file below open for what the caller wants to do? */
+static int check_access(struct pacefs *p, struct fnode *fn, const struct fuse_file_info *fi)
+{
+	bool writes = (fi->flags & O_ACCMODE) != O_RDONLY || fi->flags & O_TRUNC;
+
+	if (!writes || fn->node.file->writable)
+		return 0;
+	return p->backing.store.read_only ? -EROFS : -EACCES;
+}
+
 /* The file below is open (a reference of file_users is handed over). */
 static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info *fi)
 {
@@ -203,9 +213,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	session_block_begin();
 	int ret = ops_file_get(p, fn);
 	if (ret == 0) {
-		bool writes = (fi->flags & O_ACCMODE) != O_RDONLY;
-		if (writes && !fn->node.file->writable)
-			ret = p->backing.store.read_only ? -EROFS : -EACCES;
+		ret = check_access(p, fn, fi);
 		if (ret == 0 && fi->flags & O_TRUNC) {
 			ops_kill_privs(p, fn, session_open_kills_privs());
 			wait_for_queued(p, fn);
@@ -244,12 +252,11 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 	int dirfd = fnode_fd_get(p, dir);
 	int ret = dirfd < 0 ? dirfd : 0;
 	if (ret == 0) {
-		ops_become(req);
-		int fd = openat(dirfd, name,
-			O_CREAT | (fi->flags & O_EXCL) | O_RDONLY | O_NOFOLLOW | O_CLOEXEC |
-				O_NONBLOCK,
-			mode);
-		if (fd < 0)
+		const int flags = O_CREAT | (fi->flags & O_EXCL) | O_RDONLY | O_NOFOLLOW |
+			O_CLOEXEC | O_NONBLOCK;
+		ret = ops_become(req);
+		int fd = ret < 0 ? -1 : openat(dirfd, name, flags, mode);
+		if (ret == 0 && fd < 0)
 			ret = -errno;
 		ops_become_self();
 		if (fd >= 0)
@@ -266,7 +273,8 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 		fn = fnode_get(p, e.ino);
 		ret = fn ? ops_file_get(p, fn) : -ESTALE;
 		if (ret == 0) {
-			if (fi->flags & O_TRUNC && e.attr.st_size) {
+			ret = check_access(p, fn, fi);
+			if (ret == 0 && fi->flags & O_TRUNC && e.attr.st_size) {
 				wait_for_queued(p, fn);
 				/* Somebody was faster, and the file is not new. */
 				ops_kill_privs(p, fn, fuse_req_ctx(req)->uid != 0);

@@ -86,10 +86,39 @@ static void patch_init_reply(const struct iovec *iov, int count)
 	atomic_store(&done, true);
 }
 
+static bool connection_ended(int error)
+{
+	return error == ENODEV || error == ENOTCONN || error == ECONNABORTED;
+}
+
+/* Bytes, or -1 and errno. ENOENT: nobody waits for this answer. */
+static ssize_t send_reply(int fd, const struct iovec *iov, int count)
+{
+	enum { TRIES = 100 }; /* with a millisecond between two: memory may come back */
+	const struct fuse_out_header *reply = iov[0].iov_base;
+	ssize_t n;
+
+	for (int i = 0; i < TRIES; i++) {
+		n = writev(fd, iov, count);
+		if (n >= 0 || (errno != EINTR && errno != EAGAIN && errno != ENOMEM))
+			break;
+		usleep(1000);
+	}
+	if (n >= 0 || errno == ENOENT || connection_ended(errno))
+		return n;
+	log_warn("a reply was not taken: %s", strerror(errno));
+	/* Who waits for it must not wait for ever. */
+	struct fuse_out_header out = {
+		.len = sizeof(out), .error = -EIO, .unique = reply->unique};
+	if (out.unique && write(fd, &out, sizeof(out)) >= 0)
+		errno = ENOENT;
+	return -1;
+}
+
 static ssize_t hook_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
 	patch_init_reply(iov, count);
-	return writev(fd, iov, count);
+	return send_reply(fd, iov, count);
 }
 
 static ssize_t hook_read(int fd, void *buf, size_t bytes, void *userdata)
@@ -346,8 +375,7 @@ static void answer(struct session *s, uint64_t unique, int error)
 		.unique = unique,
 	};
 
-	if (write(s->fd, &out, sizeof(out)) < 0 && errno != ENOENT && errno != ENODEV)
-		log_warn("a reply was not taken: %s", strerror(errno));
+	send_reply(s->fd, &(struct iovec){&out, sizeof(out)}, 1);
 }
 
 static void serve_syncfs(struct session *s, const struct fuse_in_header *in)

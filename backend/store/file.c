@@ -102,7 +102,10 @@ static int file_create(struct store *st, int path_fd, struct store_file **ret_fi
 	f->fd_direct = -1;
 	f->writable = !st->read_only;
 	f->fd = reopen(path_fd, f->writable ? O_RDWR : O_RDONLY);
-	if (f->fd < 0 && f->writable) {
+	/* Not to be written by us: another error passes, and would make a file read-only that is
+	 * not. */
+	if (f->writable &&
+		(f->fd == -EACCES || f->fd == -EPERM || f->fd == -EROFS || f->fd == -ETXTBSY)) {
 		f->writable = false;
 		f->fd = reopen(path_fd, O_RDONLY);
 	}
