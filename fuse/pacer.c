@@ -335,10 +335,23 @@ static void settle(struct pacer *p, struct held *h, uint64_t now_us, struct held
 	DL_APPEND(*ready, h);
 }
 
-/* An interrupted request whose thread is being killed ends with what was admitted so far. */
 static bool killed_now(const struct pacer *p, struct held *h)
 {
-	if (!__atomic_load_n(&h->interrupted, __ATOMIC_ACQUIRE) || !p->ops->is_killed(h))
+	return __atomic_load_n(&h->interrupted, __ATOMIC_ACQUIRE) && p->ops->is_killed(h);
+}
+
+/* Its task must be frozen soon. */
+static bool keeps_awake(const struct pacer *p, const struct held *h, uint64_t now_us)
+{
+	return p->sleeping &&
+		(h->queued_us <= p->sleep_us || now_us >= h->queued_us + PACER_SLEEP_WAIT_US);
+}
+
+/* A request whose thread is being killed, or cannot be waited for, ends with what was admitted so
+ * far. */
+static bool ends_early(const struct pacer *p, struct held *h, uint64_t now_us)
+{
+	if (!killed_now(p, h) && !keeps_awake(p, h, now_us))
 		return false;
 	if (h->done < h->bytes)
 		h->error = EINTR;
@@ -362,7 +375,8 @@ static bool judge_again(struct pacer *p, struct held *h, uint64_t now_us)
 	struct pacer_device *pd = h->pd;
 	struct throttle_verdict v;
 
-	if (!h->again || p->stopping || held_long_enough(h, now_us) || killed_now(p, h))
+	if (!h->again || p->stopping || p->sleeping || held_long_enough(h, now_us) ||
+		killed_now(p, h))
 		return false;
 	observe(p, pd, now_us);
 	struct throttle_sample s = pacer_sample(p, pd, now_us);
@@ -456,14 +470,15 @@ static void look_at(struct pacer *p, struct held *queue, uint64_t now_us, struct
 
 	DL_FOREACH_SAFE (queue, h, next) {
 		DL_FOREACH_SAFE (h->writer->behind, other, next_other)
-			if (killed_now(p, other))
+			if (ends_early(p, other, now_us))
 				dequeue(p, other, now_us, ready);
-		if (killed_now(p, h))
+		if (ends_early(p, h, now_us))
 			dequeue(p, h, now_us, ready);
 	}
 }
 
-static void look_at_interrupted(struct pacer *p, uint64_t now_us, struct held **ready)
+/* Those that need not or must not wait for room. */
+static void look_at_queues(struct pacer *p, uint64_t now_us, struct held **ready)
 {
 	struct pacer_device *pd;
 
@@ -593,10 +608,20 @@ uint64_t pacer_step(struct pacer *p, uint64_t now_us, struct held **ready)
 	if (now_us >= p->tick_us)
 		tick(p, now_us);
 	if (p->nr_queued) {
-		look_at_interrupted(p, now_us, ready);
+		look_at_queues(p, now_us, ready);
 		admit_queued(p, now_us, ready);
 	}
 	return pacer_next_us(p);
+}
+
+void pacer_sleep(struct pacer *p, bool sleeping, uint64_t now_us)
+{
+	struct pacer_device *pd;
+
+	p->sleeping = sleeping;
+	p->sleep_us = now_us;
+	DL_FOREACH (p->devices, pd)
+		pd->look_us = now_us;
 }
 
 bool pacer_is_idle(const struct pacer *p)

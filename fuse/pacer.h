@@ -30,6 +30,9 @@
 #define PACER_SHARED_PAUSE_US 50000 /* longest hold of a file that others have open too */
 #define PACER_LOOK_US 100000	    /* spacing of looks at an interrupted request */
 #define PACER_MOST_TOGETHER 8	    /* with more writers pauses are spread a little */
+#define PACER_SLEEP_WAIT_US                                                                    \
+	500000 /* most that a request queues while the machine goes to
+				     * sleep; the freezer of tasks tries for 20 s */
 
 struct pacer_device;
 
@@ -128,9 +131,11 @@ struct pacer {
 	unsigned nr_queued;	   /* over all devices */
 	struct held **heap;	   /* paused, by deadline */
 	size_t nr_heap, heap_room;
-	uint64_t tick_us; /* next tick */
-	uint64_t spread;  /* state of a linear congruential generator */
-	bool stopping;	  /* nobody is held on */
+	uint64_t tick_us;  /* next tick */
+	uint64_t spread;   /* state of a linear congruential generator */
+	bool stopping;	   /* nobody is held on */
+	bool sleeping;	   /* the machine goes to sleep, ... */
+	uint64_t sleep_us; /* ... since then */
 	struct pacer_counters counters;
 };
 
@@ -155,6 +160,11 @@ uint64_t pacer_step(struct pacer *p, uint64_t now_us, struct held **ready);
 uint64_t pacer_next_us(const struct pacer *p);
 /* Nothing is held or queued. */
 bool pacer_is_idle(const struct pacer *p);
+
+/* The machine goes to sleep, or has woken up. A task that waits for an answer cannot be frozen:
+ * while it sleeps, what is queued is answered with the short count or EINTR, at once or after
+ * PACER_SLEEP_WAIT_US, and no reply is held for more than one pause. Step after it. */
+void pacer_sleep(struct pacer *p, bool sleeping, uint64_t now_us);
 
 /* A setting changed: it is in force when this returns. Queued writes may fit now: step. */
 void pacer_settings_changed(struct pacer *p, uint64_t now_us);

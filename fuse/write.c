@@ -2,6 +2,7 @@
 
 #include "fuse/node.h"
 #include "fuse/pacefs.h"
+#include "fuse/sleep.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -354,6 +355,18 @@ static void warn_of_clamp(const struct pacer *pacer)
 			pacer->thresh * PAGE_BYTES / 1e6);
 }
 
+void writes_sleep(struct pacefs *p, bool sleeping)
+{
+	struct held *ready = NULL;
+	uint64_t now = clock_now_us();
+
+	domain_lock(&p->dom);
+	pacer_sleep(&p->pacer, sleeping, now);
+	pacer_step(&p->pacer, now, &ready);
+	domain_unlock(&p->dom);
+	send_all(ready);
+}
+
 void writes_settings_changed(struct pacefs *p)
 {
 	pacer_settings_changed(&p->pacer, clock_now_us());
@@ -372,6 +385,8 @@ int writes_start(struct pacefs *p)
 	domain_unlock(&p->dom);
 	int ret = pthread_create(&p->writes.thread, NULL, writes_main, p);
 	p->writes.running = ret == 0;
+	if (ret == 0)
+		sleep_watch_start(p);
 	return -ret;
 }
 
@@ -379,6 +394,7 @@ void writes_stop(struct pacefs *p)
 {
 	if (!p->writes.running)
 		return;
+	sleep_watch_stop();
 	domain_lock(&p->dom);
 	p->pacer.stopping = true;
 	pthread_cond_broadcast(&p->dom.progress);

@@ -49,6 +49,10 @@ void writes_stop(struct pacefs *p);
 void writes_submit(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct payload *payload,
 	bool from_kernel);
 
+/* The machine goes to sleep, or has woken up: whoever waits for room is answered when this
+ * returns. */
+void writes_sleep(struct pacefs *p, bool sleeping);
+
 /* A setting changed: it is in force when this returns. With the lock. */
 void writes_settings_changed(struct pacefs *p);
 

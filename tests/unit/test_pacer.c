@@ -437,6 +437,69 @@ static void test_killed_while_held(void **state)
 	assert_idle();
 }
 
+/* ---- the machine goes to sleep ---- */
+
+/* Two of one writer, one half let in, and a small one: who is queued then is answered at once. */
+static void test_sleep_answers_the_queued(void **state)
+{
+	begin(1, 2048, 25600);
+	dirty(0, 1900);
+	struct request *part = request(0, 1, 256), *behind = request(0, 1, 16);
+	struct request *small = small_request(0, 2, 16);
+	submit(part);
+	submit(behind);
+	submit(small);
+	now_us += 10 * MS_US;
+	pacer_sleep(&pacer, true, now_us);
+	step();
+	assert_answered(part, 148, EINTR);
+	assert_answered(behind, 0, EINTR);
+	assert_answered(small, 0, EINTR);
+	assert_int_equal(dom.nr_dirty, 2048);
+	assert_idle();
+}
+
+/* Who comes later waits a moment, so that nobody spins. */
+static void test_while_asleep_waits_are_short(void **state)
+{
+	begin(1, 2048, 25600);
+	dirty(0, 2048);
+	pacer_sleep(&pacer, true, now_us);
+	step();
+	now_us += 10 * MS_US;
+	struct request *r = request(0, 1, 16);
+	submit(r);
+	uint64_t end_us = now_us + PACER_SLEEP_WAIT_US;
+	for (step_at(now_us); now_us < end_us - PACER_LOOK_US; step_at(pacer_next_us(&pacer)))
+		assert_waits(r);
+	for (; !r->nr_answered; step_at(pacer_next_us(&pacer)))
+		assert_true(now_us <= end_us);
+	assert_answered(r, 0, EINTR);
+	assert_in_range(r->answered_us, end_us, end_us + PACER_LOOK_US);
+	/* Awake: as ever. */
+	pacer_sleep(&pacer, false, now_us);
+	r = request(0, 1, 16);
+	submit(r);
+	for (end_us = now_us + 3 * PACER_SLEEP_WAIT_US; now_us < end_us;
+		step_at(pacer_next_us(&pacer)))
+		assert_waits(r);
+	complete(0, 16);
+	step();
+	assert_int_equal(pages_of(r), 16);
+}
+
+static void test_asleep_held_for_one_pause(void **state)
+{
+	struct request *r = held_again(128);
+
+	pacer_sleep(&pacer, true, now_us);
+	step();
+	assert_int_equal(r->nr_answered, 0);
+	step_at(r->held.deadline_us);
+	assert_answered(r, 128, 0);
+	assert_idle();
+}
+
 /* ---- no memory ---- */
 
 static void test_take_fails(void **state)
@@ -714,6 +777,9 @@ int main(void)
 		TEST(test_killed_while_queued),
 		TEST(test_killed_in_part),
 		TEST(test_killed_while_held),
+		TEST(test_sleep_answers_the_queued),
+		TEST(test_while_asleep_waits_are_short),
+		TEST(test_asleep_held_for_one_pause),
 		TEST(test_take_fails),
 		TEST(test_take_fails_while_queued),
 		TEST(test_stopping),
