@@ -142,7 +142,7 @@ slowdisk_set() {
 	for pair in "$@"; do
 		case $pair in
 		rate=* | near=* | seekmin=* | seekmax=* | rot=*) ;;
-		stall=* | weio=* | reio=* | enospc=* | vanish=*) ;;
+		stall=* | weio=* | reio=* | feio=* | enospc=* | vanish=*) ;;
 		*)
 			echo "slowdisk: cannot set $pair" >&2
 			return 1

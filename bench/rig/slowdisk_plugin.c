@@ -12,8 +12,8 @@
  * near     distance without seek cost. 4 MiB, because one big write arrives here in
  *          pieces and out of order (with 0 a sequential stream pays seeks)
  * stall    1: requests wait until it is 0 again
- * weio, reio, enospc
- *          1: writes fail with EIO, reads fail with EIO, writes fail with ENOSPC
+ * weio, reio, feio, enospc
+ *          1: writes, reads, flushes fail with EIO; writes fail with ENOSPC
  * vanish   1: everything fails with EIO, requests under way too
  * ctl      a file with lines "key=value" of the above (not size). It is read again before
  *          the next request whenever it has changed; the last line of a key counts.
@@ -54,13 +54,14 @@ enum knob {
 	STALL,
 	WEIO,
 	REIO,
+	FEIO,
 	NOSPC,
 	VANISH,
 	NR_KNOBS
 };
 
 static const char *const knob_names[NR_KNOBS] = {"size", "rate", "near", "seekmin", "seekmax",
-	"rot", "stall", "weio", "reio", "enospc", "vanish"};
+	"rot", "stall", "weio", "reio", "feio", "enospc", "vanish"};
 
 enum kind { READ, WRITE, TRIM, FLUSH };
 
@@ -159,6 +160,8 @@ static int fault_for(enum kind kind)
 	if (kind == WRITE && knobs[WEIO] != 0)
 		return EIO;
 	if (kind == READ && knobs[REIO] != 0)
+		return EIO;
+	if (kind == FLUSH && knobs[FEIO] != 0)
 		return EIO;
 	if (kind == WRITE && knobs[NOSPC] != 0)
 		return ENOSPC;
@@ -334,8 +337,9 @@ static int slowdisk_flush(void *handle, uint32_t flags)
 static struct nbdkit_plugin plugin = {
 	.name = "slowdisk",
 	.config = slowdisk_config,
-	.config_help = "size= rate= near= seekmin= seekmax= rot= stall= weio= reio= enospc= "
-		       "vanish= ctl=FILE log=FILE",
+	.config_help =
+		"size= rate= near= seekmin= seekmax= rot= stall= weio= reio= feio= enospc= "
+		"vanish= ctl=FILE log=FILE",
 	.get_ready = slowdisk_get_ready,
 	.unload = slowdisk_unload,
 	.open = slowdisk_open,
