@@ -34,7 +34,7 @@ static struct flush_io *io_get(struct flusher *fl, struct node *node, uint64_t i
 	io->node = node;
 	io->index = index;
 	io->nr_pages = io->bytes = io->done = io->attempts = io->again = 0;
-	io->fill = io->buffered = io->ranged = false;
+	io->fill = io->buffered = io->ranged = io->shared = false;
 	io->next = NULL;
 	io->node_next = node->inflight;
 	node->inflight = io;
@@ -70,7 +70,7 @@ static void io_prepare(struct flusher *fl, struct flush_io *io)
 	unsigned skip = io->done;
 
 	if (!io->buffered && !io->fill && !io->node->file->direct)
-		io->buffered = true; /* refused meanwhile */
+		io->buffered = io->shared = true; /* refused meanwhile */
 	s->offset = (io->index << PAGE_SHIFT_BITS) + io->done;
 	s->bytes = io->bytes - io->done;
 	s->nr_iov = 0;
@@ -147,6 +147,15 @@ static unsigned page_bytes_in_file(const struct node *node, uint64_t index)
 	return node->size - start < PAGE_BYTES ? (unsigned)(node->size - start) : PAGE_BYTES;
 }
 
+/* The kernel tells an error of its page cache once per descriptor, to whoever asks first: of several
+ * that are in flight it may be another one's. */
+static void mark_shared(struct node *node, struct flush_io *io)
+{
+	for (struct flush_io *other = node->inflight; other; other = other->node_next)
+		if (other != io && other->buffered)
+			other->shared = io->shared = true;
+}
+
 /* The run of dirty pages starting at index that one request can carry. */
 static struct flush_io *start_write(
 	struct flusher *fl, struct node *node, uint64_t index, bool tagged_only)
@@ -164,6 +173,8 @@ static struct flush_io *start_write(
 	if (!io)
 		return NULL;
 	io->buffered = !direct;
+	if (io->buffered)
+		mark_shared(node, io);
 	io->nr_pages = 0; /* so that overlaps_inflight() does not see itself */
 	for (uint64_t i = index; io->nr_pages < fl->sizes.request_pages; i++) {
 		uint32_t frame = mapping_get(&node->map, i);
@@ -367,6 +378,20 @@ static void finish_refused(struct flusher *fl, struct flush_io *io, uint64_t now
 	io_put(fl, io);
 }
 
+/* The kernel could not write pages of its cache, and takes them for clean: waiting for them again
+ * would succeed, and writing them again too, without a byte on the device (ext4: their blocks are
+ * still unwritten). So it must forget them. Takes and drops the lock. Returns whether a second try
+ * is of use: not if it is another request that failed. */
+static bool range_failed(struct flusher *fl, struct flush_io *io)
+{
+	domain_unlock(fl->dev->dom);
+	store_file_forget(io->node->file);
+	domain_lock(fl->dev->dom);
+	io->ranged = false;
+	io->done = 0;
+	return !io->shared;
+}
+
 /* Looks at one completion. Returns true when the request must be submitted again. */
 static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 {
@@ -393,13 +418,8 @@ static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 		result = -EIO; /* a write that takes nothing will never end */
 	if (result < 0) {
 		io->node->dev->retries++;
-		/* Pages whose writing failed are clean for the kernel: waiting for them again
-		 * would succeed, so they are written again. */
-		if (io->ranged) {
-			io->ranged = false;
-			io->done = 0;
-		}
-		if (++io->attempts < MAX_ATTEMPTS)
+		bool retry = !io->ranged || range_failed(fl, io);
+		if (retry && ++io->attempts < MAX_ATTEMPTS)
 			return true;
 		report_lost(fl, io, -result);
 		finish_write(fl, io, -result, now_us);

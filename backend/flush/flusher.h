@@ -26,6 +26,7 @@ struct flush_io {
 	bool fill; /* a read for a partial page */
 	bool buffered;
 	bool ranged; /* buffered: written, now waiting for the range */
+	bool shared; /* buffered: others of the file were in flight beside it */
 	uint64_t fill_seq;
 	unsigned char *bounce; /* a page of its own for fills: they must go when all memory is
 				* dirty */

@@ -345,6 +345,11 @@ ssize_t store_file_read(const struct store_file *f, void *buf, size_t bytes, uin
 	return (ssize_t)done;
 }
 
+void store_file_forget(struct store_file *f)
+{
+	posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
 void store_file_refuse_direct(struct store_file *f)
 {
 	f->direct = false;

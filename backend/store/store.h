@@ -90,6 +90,8 @@ ssize_t store_file_read(const struct store_file *f, void *buf, size_t bytes, uin
 /* After the first direct write of a file: did it bypass the page cache? Otherwise the file
  * (and, for a filesystem that always does so, the source) is buffered from now on. */
 void store_file_probe(struct store_file *f, uint64_t offset, uint64_t bytes);
+/* Drop what the page cache has of the file and could not write. */
+void store_file_forget(struct store_file *f);
 void store_file_refuse_direct(struct store_file *f);
 
 /* ---- engines ---- */

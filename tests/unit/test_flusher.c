@@ -16,13 +16,13 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum fault { FAULT_NONE, FAULT_SHORT, FAULT_AGAIN, FAULT_ONCE, FAULT_ALWAYS };
+enum fault { FAULT_NONE, FAULT_SHORT, FAULT_AGAIN, FAULT_ONCE, FAULT_ALWAYS, FAULT_RANGE };
 
 struct faulty_engine {
 	struct store_engine base;
 	int kick_fd;
 	enum fault fault;
-	unsigned submitted;
+	unsigned submitted, ranges;
 	struct store_io *done;
 };
 
@@ -60,6 +60,7 @@ static int write_some(struct faulty_engine *e, const struct store_io *io)
 		break;
 	case FAULT_ALWAYS:
 		return -EIO;
+	case FAULT_RANGE:
 	case FAULT_NONE:
 		break;
 	}
@@ -77,6 +78,8 @@ static int faulty_submit(struct store_engine *engine, struct store_io *io)
 		n = write_some(e, io);
 	} else if (io->op == STORE_READ) {
 		n = preadv(io->fd, io->iov, (int)io->nr_iov, (off_t)io->offset);
+	} else if (e->ranges++ == 0 && e->fault == FAULT_RANGE) {
+		n = -EIO;
 	}
 	io->result = (int)n;
 	io->next = e->done;
@@ -223,6 +226,27 @@ static void one_error_is_retried(void **state)
 	assert_int_equal(t.dev.retries, 1);
 }
 
+static void a_range_error_alone_is_retried(void **state)
+{
+	domain_lock(&t.dom);
+	t.engine->fault = FAULT_RANGE;
+	assert_int_equal(cache_write(&t.node, 0, t.want, PAGE_BYTES, clock_now_us()), 1);
+	domain_unlock(&t.dom);
+	flusher_sync_node(&t.flusher, &t.node);
+	assert_int_equal(t.dev.retries, 1);
+	assert_int_equal(t.dev.errors, 0);
+	assert_int_equal(t.engine->submitted, 2);
+}
+
+/* It may be that of another request, which will hear nothing. */
+static void a_range_error_among_others_is_told(void **state)
+{
+	write_and_sync(FAULT_RANGE);
+	assert_true(t.engine->submitted > 1);
+	assert_int_equal(t.node.err, EIO);
+	assert_int_equal(t.dev.errors, 1);
+}
+
 static void an_error_for_good_is_told(void **state)
 {
 	write_and_sync(FAULT_ALWAYS);
@@ -249,6 +273,10 @@ int main(void)
 			short_writes_go_on_where_they_stopped, setup, teardown),
 		cmocka_unit_test_setup_teardown(again_is_asked_again, setup, teardown),
 		cmocka_unit_test_setup_teardown(one_error_is_retried, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_range_error_alone_is_retried, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_range_error_among_others_is_told, setup, teardown),
 		cmocka_unit_test_setup_teardown(an_error_for_good_is_told, setup, teardown),
 	};
 
