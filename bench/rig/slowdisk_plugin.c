@@ -2,7 +2,7 @@
  * faults.
  *
  *   nbdkit -U SOCKET slowdisk.so size=1G rate=10000000 [seekmin=1 seekmax=15 rot=4]
- *          [ctl=FILE] [log=FILE]
+ *          [ctl=FILE] [log=FILE] [record=FILE]
  *
  * rate     bytes per second, read or written; 0 = no limit. There is no burst: a request
  *          is answered when all before it and its own bytes have passed the head.
@@ -21,6 +21,10 @@
  *          arrived_us done_us kind offset length error
  *          in microseconds of CLOCK_MONOTONIC; kind is read, write, trim or flush; error
  *          is an errno number or 0.
+ * record   a file that gets every write, trim and flush that succeeded, with its data: struct
+ *          record below, then length bytes if it is a write. What the disk holds after a power
+ *          cut can be made from it: whatever was done before the last flush arrived, and any part
+ *          of what came later.
  */
 #define NBDKIT_API_VERSION 2
 #include <nbdkit-plugin.h>
@@ -36,6 +40,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -65,6 +70,13 @@ static const char *const knob_names[NR_KNOBS] = {"size", "rate", "near", "seekmi
 
 enum kind { READ, WRITE, TRIM, FLUSH };
 
+/* Host byte order; times of CLOCK_MONOTONIC. */
+struct record {
+	int64_t arrived_ns, done_ns;
+	uint64_t offset;
+	uint32_t length, kind;
+};
+
 static const char *const kind_names[] = {"read", "write", "trim", "flush"};
 
 /* lock guards the knobs, the head and the log. */
@@ -77,6 +89,8 @@ static FILE *log_file;
 static char *ctl_path;
 static struct stat ctl_seen;
 static char *log_path;
+static char *record_path;
+static int record_fd = -1;
 static int disk_fd = -1;
 
 static int64_t now_ns(void)
@@ -198,10 +212,27 @@ static void log_request(int64_t arrived, int64_t done, enum kind kind, uint64_t 
 			arrived / 1000, done / 1000, kind_names[kind], offset, length, err);
 }
 
+/* Before the request is answered: what a flush that arrives later covers is there already. */
+static int record_request(const struct record *r, const void *data, size_t bytes)
+{
+	struct iovec parts[2] = {{(void *)r, sizeof(*r)}, {(void *)data, bytes}};
+
+	if (record_fd < 0)
+		return 0;
+	pthread_mutex_lock(&lock);
+	ssize_t n = writev(record_fd, parts, 2);
+	pthread_mutex_unlock(&lock);
+	if (n == (ssize_t)(sizeof(*r) + bytes))
+		return 0;
+	nbdkit_error("%s: the record is not complete: %m", record_path);
+	nbdkit_set_error(EIO);
+	return -1;
+}
+
 /* Accept a request: wait out a stall, book the head's time, decide on a fault. Returns 0,
  * or -1 with the error given to nbdkit. The data are to be moved before
- * finish(*ret_done_ns), so that the copy costs no time of the disk's. */
-static int begin(enum kind kind, uint64_t offset, uint32_t length, int64_t *ret_done_ns)
+ * finish(ret_record), so that the copy costs no time of the disk's. */
+static int begin(enum kind kind, uint64_t offset, uint32_t length, struct record *ret_record)
 {
 	int64_t arrived = now_ns();
 
@@ -217,13 +248,13 @@ static int begin(enum kind kind, uint64_t offset, uint32_t length, int64_t *ret_
 		nbdkit_set_error(err);
 		return -1;
 	}
-	*ret_done_ns = done;
+	*ret_record = (struct record){arrived, done, offset, length, (uint32_t)kind};
 	return 0;
 }
 
-static int finish(int64_t done_ns)
+static int finish(const struct record *r)
 {
-	sleep_until(done_ns);
+	sleep_until(r->done_ns);
 	pthread_mutex_lock(&lock);
 	read_ctl();
 	bool vanished = knobs[VANISH] != 0;
@@ -245,6 +276,10 @@ static int slowdisk_config(const char *key, const char *value)
 		log_path = nbdkit_absolute_path(value);
 		return log_path ? 0 : -1;
 	}
+	if (strcmp(key, "record") == 0) {
+		record_path = nbdkit_absolute_path(value);
+		return record_path ? 0 : -1;
+	}
 	return set_knob(key, value);
 }
 
@@ -254,6 +289,14 @@ static int slowdisk_get_ready(void)
 	if (disk_fd < 0 || ftruncate(disk_fd, (off_t)knobs[SIZE]) < 0) {
 		nbdkit_error("cannot make the disk: %m");
 		return -1;
+	}
+	if (record_path) {
+		record_fd = open(
+			record_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+		if (record_fd < 0) {
+			nbdkit_error("%s: %m", record_path);
+			return -1;
+		}
 	}
 	if (log_path) {
 		log_file = fopen(log_path, "ae");
@@ -273,7 +316,10 @@ static void slowdisk_unload(void)
 	if (disk_fd >= 0)
 		close(disk_fd);
 	free(ctl_path);
+	if (record_fd >= 0)
+		close(record_fd);
 	free(log_path);
+	free(record_path);
 }
 
 static void *slowdisk_open(int readonly)
@@ -294,44 +340,48 @@ static int slowdisk_can_multi_conn(void *handle)
 static int slowdisk_pread(
 	void *handle, void *buf, uint32_t count, uint64_t offset, uint32_t flags)
 {
-	int64_t done;
+	struct record r;
 
-	if (begin(READ, offset, count, &done) < 0)
+	if (begin(READ, offset, count, &r) < 0)
 		return -1;
 	if (pread(disk_fd, buf, count, (off_t)offset) != (ssize_t)count)
 		return -1;
-	return finish(done);
+	return finish(&r);
 }
 
 static int slowdisk_pwrite(
 	void *handle, const void *buf, uint32_t count, uint64_t offset, uint32_t flags)
 {
-	int64_t done;
+	struct record r;
 
-	if (begin(WRITE, offset, count, &done) < 0)
+	if (begin(WRITE, offset, count, &r) < 0)
 		return -1;
-	if (pwrite(disk_fd, buf, count, (off_t)offset) != (ssize_t)count)
+	if (pwrite(disk_fd, buf, count, (off_t)offset) != (ssize_t)count ||
+		record_request(&r, buf, count) < 0)
 		return -1;
-	return finish(done);
+	return finish(&r);
 }
 
 static int slowdisk_trim(void *handle, uint32_t count, uint64_t offset, uint32_t flags)
 {
-	int64_t done;
+	struct record r;
 
-	if (begin(TRIM, offset, count, &done) < 0)
+	if (begin(TRIM, offset, count, &r) < 0)
 		return -1;
 	if (fallocate(disk_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
-		    count) < 0)
+		    count) < 0 ||
+		record_request(&r, NULL, 0) < 0)
 		return -1;
-	return finish(done);
+	return finish(&r);
 }
 
 static int slowdisk_flush(void *handle, uint32_t flags)
 {
-	int64_t done;
+	struct record r;
 
-	return begin(FLUSH, 0, 0, &done) < 0 ? -1 : finish(done);
+	if (begin(FLUSH, 0, 0, &r) < 0 || record_request(&r, NULL, 0) < 0)
+		return -1;
+	return finish(&r);
 }
 
 static struct nbdkit_plugin plugin = {
@@ -339,7 +389,7 @@ static struct nbdkit_plugin plugin = {
 	.config = slowdisk_config,
 	.config_help =
 		"size= rate= near= seekmin= seekmax= rot= stall= weio= reio= feio= enospc= "
-		"vanish= ctl=FILE log=FILE",
+		"vanish= ctl=FILE log=FILE record=FILE",
 	.get_ready = slowdisk_get_ready,
 	.unload = slowdisk_unload,
 	.open = slowdisk_open,
