@@ -27,6 +27,11 @@ bool control_is_name(fuse_ino_t parent, const char *name)
 	return parent == NODEID_ROOT && strcmp(name, CONTROL_NAME) == 0;
 }
 
+bool control_is_master(uid_t uid)
+{
+	return uid == 0 || uid == geteuid();
+}
+
 bool control_is_xattr(const char *name)
 {
 	return strncmp(name, CONTROL_PREFIX, strlen(CONTROL_PREFIX)) == 0;
@@ -191,10 +196,10 @@ static void add_pacing(struct text *t, struct pacefs *p, uint64_t now_us)
 	add_u64(t, "interrupts", p->writes.interrupts);
 }
 
-static void add_writers(struct text *t, struct pacefs *p, uint64_t now_us)
+static void add_writers(struct text *t, struct pacefs *p, uid_t uid, uint64_t now_us)
 {
 	for (const struct writer *w = p->backing.pacing.writers.table; w; w = w->hh.next)
-		if (now_us - w->last_us < US_PER_S)
+		if (now_us - w->last_us < US_PER_S && (w->uid == uid || control_is_master(uid)))
 			add(t, "writer: %s %d %" PRIu64 "\n", w->comm[0] ? w->comm : "?",
 				w->pid, (uint64_t)(w->throttle.rate * PAGE_BYTES));
 }
@@ -211,7 +216,19 @@ static void add_memory(struct text *t, const struct pacefs *p, uint64_t resident
 		memory_ceiling_bytes(cache * PAGE_BYTES, p->dom.nr_held * PAGE_BYTES));
 }
 
-int control_stats(struct pacefs *p, char *text, size_t size)
+static void add_lost(struct text *t, const struct pacefs *p, uid_t uid)
+{
+	char name[sizeof(p->backing.flusher.lost[0].name)];
+
+	for (unsigned i = 0; i < p->backing.flusher.nr_lost; i++) {
+		const struct lost_range *l = &p->backing.flusher.lost[i];
+		snprintf(name, sizeof(name), "%s", control_is_master(uid) ? l->name : "?");
+		log_make_printable(name);
+		add(t, "lost: %s %" PRIu64 " %" PRIu64 "\n", name, l->from, l->to);
+	}
+}
+
+int control_stats(struct pacefs *p, uid_t uid, char *text, size_t size)
 {
 	struct text t = {.at = text, .left = size};
 	uint64_t now = clock_now_us();
@@ -229,11 +246,8 @@ int control_stats(struct pacefs *p, char *text, size_t size)
 	add(&t, "io: %s%s\n", p->backing.flusher.engine->ops->name,
 		p->backing.store.buffered ? ", buffered" : "");
 	add_u64(&t, "daemon_pid", (uint64_t)getpid());
-	add_writers(&t, p, now);
-	for (unsigned i = 0; i < p->backing.flusher.nr_lost; i++) {
-		const struct lost_range *l = &p->backing.flusher.lost[i];
-		add(&t, "lost: %s %" PRIu64 " %" PRIu64 "\n", l->name, l->from, l->to);
-	}
+	add_writers(&t, p, uid, now);
+	add_lost(&t, p, uid);
 	domain_unlock(&p->dom);
 	return (int)(t.at - text);
 }
@@ -318,11 +332,11 @@ static struct settings gather(const struct pacefs *p)
 		.device = p->backing.pacing.settings, .domain = p->pacer.settings};
 }
 
-ssize_t control_get(struct pacefs *p, const char *name, char *text, size_t size)
+ssize_t control_get(struct pacefs *p, uid_t uid, const char *name, char *text, size_t size)
 {
 	name += strlen(CONTROL_PREFIX);
 	if (strcmp(name, "stats") == 0)
-		return control_stats(p, text, size);
+		return control_stats(p, uid, text, size);
 	domain_lock(&p->dom);
 	struct settings s = gather(p);
 	ssize_t n = settings_get(&s, name, text, size);
@@ -392,7 +406,7 @@ int control_set(fuse_req_t req, const char *name, const char *value, size_t size
 	char text[64];
 
 	name += strlen(CONTROL_PREFIX);
-	if (uid != 0 && uid != geteuid())
+	if (!control_is_master(uid))
 		return -EPERM;
 	if (size >= sizeof(text)) {
 		log_warn("%s rejected: need a value shorter than %zu characters", name,

@@ -1,5 +1,6 @@
 #include "fuse/node.h"
 
+#include "fuse/inside.h"
 #include "fuse/ops.h"
 #include "fuse/pacefs.h"
 #include "fuse/raw.h"
@@ -250,12 +251,17 @@ struct fnode *fnode_get(struct pacefs *p, uint64_t nodeid)
 		node_get(&fn->node);
 	}
 	domain_unlock(&p->dom);
-	if (fn || !p->handles || !is_ino32_gen(p->root->handle_type, p->root->handle_bytes))
+	if (fn || nodeid < NODEID_FIRST || !p->handles ||
+		!is_ino32_gen(p->root->handle_type, p->root->handle_bytes))
 		return fn;
 	/* Not known any more (FORGET, restart): such a nodeid is itself the handle. */
 	uint32_t words[2] = {(uint32_t)nodeid, (uint32_t)(nodeid >> 32)};
 	int fd = open_handle(p, FILEID_INO32_GEN_TYPE, words, sizeof(words));
 	struct stat st;
+	if (fd >= 0 && !p->whole && !inside_source(p->backing.store.sync_fd, fd)) {
+		close(fd);
+		return NULL;
+	}
 	if (fd < 0 || fnode_from_fd(p, fd, &fn, &st) < 0)
 		return NULL;
 	if (fn->node.nodeid != nodeid || st.st_nlink == 0) {
@@ -450,6 +456,7 @@ int nodes_init(struct pacefs *p, int root_fd)
 		if (fd >= 0)
 			close(fd);
 	}
+	p->whole = inside_is_whole_filesystem(p->backing.store.sync_fd);
 	int fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;

@@ -71,7 +71,7 @@ void nodes_finish(struct pacefs *p);
 int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct stat *ret_stat);
 
 /* The node a nodeid means, referenced, or NULL. Makes it again from the handle where nodeids
- * hold one. Takes the lock. */
+ * hold one and the file is one of the source. Takes the lock. */
 struct fnode *fnode_get(struct pacefs *p, uint64_t nodeid);
 /* Only if it is known (no system call). With the lock; takes no reference. */
 struct fnode *fnode_find(struct pacefs *p, uint64_t nodeid);

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -311,7 +312,8 @@ void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 
 	if (control_is_xattr(name)) {
 		char *text = malloc(CONTROL_TEXT_MAX);
-		ssize_t n = text ? control_get(pacefs_of(req), name, text, CONTROL_TEXT_MAX)
+		ssize_t n = text ? control_get(pacefs_of(req), fuse_req_ctx(req)->uid, name,
+					   text, CONTROL_TEXT_MAX)
 				 : -ENOMEM;
 		reply_value(req, text, n, size);
 		free(text);
@@ -333,6 +335,29 @@ void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 	free(value);
 }
 
+/* The source lists these for whom it takes us: root. */
+static bool is_for_root(const char *name)
+{
+	return strncmp(name, "trusted.", strlen("trusted.")) == 0;
+}
+
+/* Take out of the names what the caller may not see. Bytes that are left. */
+static ssize_t visible_names(fuse_req_t req, char *names, ssize_t bytes)
+{
+	ssize_t kept = 0;
+
+	if (fuse_req_ctx(req)->uid == 0)
+		return bytes;
+	for (ssize_t at = 0, n; at < bytes; at += n) {
+		n = (ssize_t)strnlen(names + at, (size_t)(bytes - at - 1)) + 1;
+		if (is_for_root(names + at))
+			continue;
+		memmove(names + kept, names + at, (size_t)n);
+		kept += n;
+	}
+	return kept;
+}
+
 void ops_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
 	char path[OPS_PROC_PATH];
@@ -351,10 +376,13 @@ void ops_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 	struct fnode *fn = xattr_begin(req, ino, path);
 	if (!fn)
 		return;
-	char *names = malloc(size ? size : 1);
-	ssize_t n = names ? listxattr(path, size ? names : NULL, size) : -1;
+	/* All of them, whatever was asked for: how many the caller sees is known afterwards. */
+	char *names = malloc(XATTR_LIST_MAX);
+	ssize_t n = names ? listxattr(path, names, XATTR_LIST_MAX) : -1;
 	if (n < 0)
 		n = names ? -errno : -ENOMEM;
+	else
+		n = visible_names(req, names, n);
 	xattr_end(req, fn);
 	reply_value(req, names, n, size);
 	free(names);

@@ -1,6 +1,7 @@
 #include "fuse/ops.h"
 
 #include "fuse/control.h"
+#include "fuse/inside.h"
 #include "fuse/crash.h"
 #include "fuse/raw.h"
 #include "fuse/session.h"
@@ -66,6 +67,9 @@ static int lookup(struct pacefs *p, struct fnode *dir, const char *name,
 	if (fd < 0)
 		return fd;
 	int ret = check_device(p, fd);
+	/* Of a directory that was moved out of the source by others it leads anywhere. */
+	if (ret == 0 && strcmp(name, "..") == 0 && !inside_source(p->backing.store.sync_fd, fd))
+		ret = -ESTALE;
 	/* Without a name it is only for those who have it open, not for a handle of NFS. */
 	if (ret == 0 && strcmp(name, ".") == 0 && dir->unlinked)
 		ret = -ESTALE;
@@ -81,7 +85,8 @@ void ops_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	struct pacefs *p = pacefs_of(req);
 	struct fuse_entry_param e;
 
-	if (control_is_name(parent, name)) {
+	if (control_is_name(parent, name) ||
+		(parent == NODEID_CONTROL && strcmp(name, ".") == 0)) {
 		control_entry(p, &e);
 		fuse_reply_entry(req, &e);
 		return;

@@ -60,6 +60,7 @@ struct pacefs {
 	unsigned nr_fds, max_fds;
 	uint64_t nr_unlinked; /* deleted files whose room the source still counts */
 	bool handles;	      /* the source gives file handles */
+	bool whole;	      /* the source is all of its filesystem */
 
 	/* for the next start, should this one be killed (crash.c) */
 	struct state state;

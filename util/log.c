@@ -19,6 +19,13 @@ void log_to_syslog(void)
 	use_syslog = true;
 }
 
+void log_make_printable(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || *text == 0x7f)
+			*text = '?';
+}
+
 void log_msg(enum log_level level, const char *fmt, ...)
 {
 	static const int priority[] = {LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG};
@@ -31,6 +38,7 @@ void log_msg(enum log_level level, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	log_make_printable(text);
 	int n = snprintf(line, sizeof(line), "pacefs: %s\n", text);
 	/* One write(2), so that lines of several threads never mix. */
 	if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0)

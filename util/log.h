@@ -23,6 +23,11 @@ void log_set_level(enum log_level level);
 /* From now on also to syslog (the daemon has left its terminal). */
 void log_to_syslog(void);
 
+/* Names of files and programs are anybody's: a line break in one would begin a line of its own,
+ * which says what its author likes. Such characters become "?". */
+void log_make_printable(char *text);
+
+/* One line, made printable. */
 void log_msg(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_msg(LOG_LEVEL_ERROR, __VA_ARGS__)
