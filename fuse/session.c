@@ -297,15 +297,33 @@ static bool spin(struct reader *r)
 	return ready != 0;
 }
 
+static bool holds_lent(const struct reader *r)
+{
+	for (unsigned i = 0; i < r->nr_frames; i++)
+		if (arena_is_lent(&r->s->p->dom.arena, r->frames[i]))
+			return true;
+	return false;
+}
+
+/* Until there may be a request. An idle reader keeps no lent memory from being given back.
+ * Returns the pieces to receive into, nr_iov if they are the same. */
+static int sleep_for_request(struct reader *r, int nr_iov)
+{
+	enum { LOOK_MS = 1000 }; /* another reader may have seen the end */
+	struct epoll_event event;
+
+	if (epoll_wait(r->epoll_fd, &event, 1, LOOK_MS) != 0 || !holds_lent(r))
+		return nr_iov;
+	free_frames(r);
+	refill(r);
+	return describe(r);
+}
+
 /* The next request. Bytes, or -errno (ENODEV: unmounted). */
 static ssize_t receive(struct reader *r)
 {
-	enum {
-		LOOK_MS = 1000,	  /* another reader may have seen the end */
-		RETRY_EVERY = 16, /* see whether several write by now */
-	};
+	enum { RETRY_EVERY = 16 }; /* see whether several write by now */
 	struct session *s = r->s;
-	struct epoll_event event;
 	int nr_iov = describe(r);
 	/* One writer alone sends its next request only after the answer: a try at once is in
 	 * vain. Several have one waiting. */
@@ -314,7 +332,7 @@ static ssize_t receive(struct reader *r)
 	for (bool waited = false;; waited = true) {
 		if (wait_first && !waited) {
 			if (!spin(r))
-				epoll_wait(r->epoll_fd, &event, 1, LOOK_MS);
+				nr_iov = sleep_for_request(r, nr_iov);
 			continue;
 		}
 		ssize_t n = readv(s->fd, r->iov, nr_iov);
@@ -331,7 +349,7 @@ static ssize_t receive(struct reader *r)
 			continue;
 		if (atomic_load(&s->ended))
 			return -ENODEV;
-		epoll_wait(r->epoll_fd, &event, 1, LOOK_MS);
+		nr_iov = sleep_for_request(r, nr_iov);
 	}
 }
 

@@ -96,22 +96,30 @@ static bool segment_is_free(const struct arena *a, uint32_t first)
 	return true;
 }
 
-void arena_trim(struct arena *a)
+static bool trim_one(struct arena *a)
 {
 	uint32_t last = a->nr_frames - ARENA_SEGMENT_FRAMES;
-	bool lent = a->lent;
 
-	a->lent = false;
-	if (lent || !arena_is_lent(a, last) || !segment_is_free(a, last))
-		return;
+	if (!arena_is_lent(a, last) || !segment_is_free(a, last))
+		return false;
 	/* A hole in the memfd: of locked memory madvise() takes nothing away. */
 	if (fallocate(a->memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 		    (off_t)(arena_data(a, last) - (unsigned char *)a->base),
 		    (off_t)ARENA_SEGMENT_FRAMES * PAGE_BYTES) < 0)
-		return;
+		return false;
 	a->nr_frames = last;
 	a->nr_free_lent -= ARENA_SEGMENT_FRAMES;
 	a->header->nr_frames = last;
+	return true;
+}
+
+void arena_trim(struct arena *a)
+{
+	enum { AT_ONCE = 8 }; /* some ms, with the lock */
+
+	for (unsigned i = 0; !a->lent && i < AT_ONCE && trim_one(a); i++)
+		;
+	a->lent = false;
 }
 
 static void frame_reset(struct frame *f, enum frame_state state)

@@ -101,8 +101,8 @@ static inline bool arena_is_lent(const struct arena *a, uint32_t frame)
 {
 	return frame >= a->own_frames;
 }
-/* Call it now and then: the last segment of lent frames goes if it is free and none was taken
- * since the last call. */
+/* Call it now and then: the last segments of lent frames go if they are free and no frame was
+ * lent since the last call. */
 void arena_trim(struct arena *a);
 
 /* Give one back. A pinned frame becomes a zombie and is freed by its last unpin. */

@@ -84,6 +84,7 @@ in_a_small_group() { # MB of data
 		skip "128 MiB for the daemon" "no memory controller"
 		return
 	}
+	slowdisk_down usb
 	source_up usb ext4 4G "${PACEFS_MEMORY_RATE:-30000000}" || exit 1
 	group_enter daemon
 	pacefs_start "$src" "$mnt" || exit 1
@@ -100,6 +101,31 @@ in_a_small_group() { # MB of data
 	check_le "the group never had more than, bytes" "$(group_most daemon)" 50000000
 	check "nothing is left in the group" group_down daemon
 	rm "$TEST_DIR/data" "$src/data"
+}
+
+# ---- requests that wait ----
+
+within_ceiling() {
+	[ "$(pstat memory_bytes)" -le "$(pstat memory_ceiling_bytes)" ] &&
+		[ "$(pstat cache_bytes)" -eq 8388608 ]
+}
+
+takes_more_than_the_cache() {
+	[ "$(pstat cache_bytes)" -gt 30000000 ] 2>/dev/null
+}
+
+waiting_requests() {
+	local load
+	source_up usb ext4 1G 30000000 || exit 1
+	pacefs_start "$src" "$mnt" cache_size=8M || exit 1
+	mkdir "$mnt/many"
+	"$BENCH/load" -n 300 -b 128K -w 1 -t 2 "$mnt/many" >"$TEST_DIR/load" &
+	load=$!
+	check "300 requests of 128 KiB take more than the cache" _slowdisk_wait 10 \
+		takes_more_than_the_cache
+	wait "$load"
+	check "which is given back" _slowdisk_wait 10 within_ceiling
+	check "umount" pacefs_stop
 }
 
 # ---- no memory at all ----
@@ -218,6 +244,7 @@ loop_device() {
 	[ -z "$groups" ] || { group_down writer && group_down daemon; }
 }
 
+waiting_requests
 in_a_small_group "${PACEFS_MEMORY_MB:-300}"
 without_memory io_engine=uring
 without_memory io_engine=sync
