@@ -150,6 +150,14 @@ static void free_frames(struct reader *r)
 	domain_unlock(&r->s->p->dom);
 }
 
+static bool holds_lent(const struct reader *r)
+{
+	for (unsigned i = 0; i < r->nr_frames; i++)
+		if (arena_is_lent(&r->s->p->dom.arena, r->frames[i]))
+			return true;
+	return false;
+}
+
 /* Many that wait need no memory to receive into meanwhile. What is not a WRITE lies in linear. */
 static void lend_frames(struct reader *r)
 {
@@ -295,14 +303,6 @@ static bool spin(struct reader *r)
 	}
 	atomic_store_explicit(&s->spinning, false, memory_order_release);
 	return ready != 0;
-}
-
-static bool holds_lent(const struct reader *r)
-{
-	for (unsigned i = 0; i < r->nr_frames; i++)
-		if (arena_is_lent(&r->s->p->dom.arena, r->frames[i]))
-			return true;
-	return false;
 }
 
 /* Until there may be a request. An idle reader keeps no lent memory from being given back.
@@ -475,6 +475,10 @@ static void serve(struct reader *r, size_t bytes)
 		if (i >= used || r->frames[i] != FRAME_NONE)
 			r->frames[kept++] = r->frames[i];
 	r->nr_frames = kept;
+	/* A busy reader that receives no data keeps no lent memory from being given back; one that
+	 * does has other frames each time. */
+	if (in->opcode != FUSE_WRITE && holds_lent(r))
+		free_frames(r);
 }
 
 /* There are more readers than need be, and this one goes. It counts as gone at once, or all those
