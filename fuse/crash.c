@@ -5,6 +5,7 @@
 #include "util/log.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -84,23 +85,52 @@ void crash_finish(struct pacefs *p)
 	p->state_path[0] = '\0';
 }
 
-void crash_renamed(struct pacefs *p, struct fnode *fn)
+char *crash_name(struct pacefs *p, struct fnode *fn)
 {
-	struct node *node = &fn->node;
-
-	if (!S_ISREG(fn->type))
-		return;
 	int fd = fnode_fd_get(p, fn);
 	char *name = fd < 0 ? NULL : store_file_find_name(&p->backing.store, fd);
+
 	if (fd >= 0)
 		fnode_fd_put(p, fn);
+	return name;
+}
+
+/* With the lock. name is taken over. */
+static void set_name(struct pacefs *p, struct node *node, char *name)
+{
+	free(node->file->name);
+	node->file->name = name;
+	state_renamed(p->dom.state, node);
+}
+
+/* Everything known below a directory. Walking all nodes is nothing beside renaming directories. */
+static void rename_below(struct pacefs *p, const char *old, const char *now)
+{
+	size_t length = strlen(old);
+	struct fnode *fn, *next;
+
+	HASH_ITER (hh, p->nodes, fn, next) {
+		const char *name = fn->node.file ? fn->node.file->name : NULL;
+		char *changed;
+		if (!name || strncmp(name, old, length) != 0 || name[length] != '/')
+			continue;
+		if (asprintf(&changed, "%s%s", now, name + length) >= 0)
+			set_name(p, &fn->node, changed);
+	}
+}
+
+void crash_renamed(struct pacefs *p, struct fnode *fn, char *old)
+{
+	char *now = crash_name(p, fn);
+
 	domain_lock(&p->dom);
-	if (node->file && name) {
-		char *old = node->file->name;
-		node->file->name = name;
-		name = old;
-		state_renamed(p->dom.state, node);
+	if (S_ISDIR(fn->type) && old && now) {
+		rename_below(p, old, now);
+	} else if (fn->node.file && now) {
+		set_name(p, &fn->node, now);
+		now = NULL;
 	}
 	domain_unlock(&p->dom);
-	free(name);
+	free(now);
+	free(old);
 }

@@ -11,7 +11,9 @@ void crash_start(struct pacefs *p, const struct stat *source);
 /* Everything is written, or what was not has been said: the next start has nothing to say. While
  * the source is still locked. Takes the lock. */
 void crash_finish(struct pacefs *p);
-/* The file has another name now. Takes the lock. */
-void crash_renamed(struct pacefs *p, struct fnode *fn);
+/* Around the renaming of a file or directory: its name before, to be handed on (NULL is fine). */
+char *crash_name(struct pacefs *p, struct fnode *fn);
+/* It has another name now, and all below it. Takes the lock, frees old. */
+void crash_renamed(struct pacefs *p, struct fnode *fn, char *old);
 
 #endif

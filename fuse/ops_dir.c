@@ -354,6 +354,8 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 	if (!(flags & RENAME_EXCHANGE))
 		old = victim_get(p, new_dir, new_name);
 	struct victim moved = victim_get(p, dir, name);
+	char *name_before =
+		moved.fn && S_ISDIR(moved.fn->type) ? crash_name(p, moved.fn) : NULL;
 	int from = fnode_fd_get(p, dir), to = fnode_fd_get(p, new_dir);
 	int ret = from < 0 ? from : to < 0 ? to : 0;
 	if (ret == 0 && renameat2(from, name, to, new_name, flags) < 0)
@@ -371,7 +373,9 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 		domain_unlock(&p->dom);
 	}
 	if (ret == 0 && moved.fn)
-		crash_renamed(p, moved.fn);
+		crash_renamed(p, moved.fn, name_before);
+	else
+		free(name_before);
 	if (ret == 0 && old.fn != moved.fn)
 		victim_is_gone(p, old);
 	else

@@ -19,6 +19,7 @@ import workload
 
 REPORT = re.compile(r"^pacefs: (.*): (up to (\d+) bytes written last were lost|"
                     r"that it was made shorter)")
+MORE = re.compile(r"^pacefs: .*: and (\d+) more files lost their last writes")
 OPTIONS = ("", "flush", "max_bytes=2M", "flush,io_engine=sync", "io_engine=sync",
            "dirty_background_centisecs=10,dirty_centisecs=50")
 KEPT = 3  # cycles whose files are looked at again
@@ -66,6 +67,7 @@ class Test:
         self.named = self.lost = self.trimmed = self.complete = 0
         self.past = []  # (directory, digests)
         self.last = None
+        self.how = ""
         self.kinds = {}
 
     def violation(self, text):
@@ -104,12 +106,14 @@ class Test:
         self.past.append((cycle, digests(root)))
 
     def check_report(self, models, found, report, complete, root):
-        named = {}
+        named, silent, more = {}, [], 0
         for line in report.splitlines():
             match = REPORT.match(line)
             if match:
                 named[match.group(1)] = line
                 self.trimmed += "it ends at" in line
+            match = MORE.match(line)
+            more += int(match.group(1)) if match else 0
         self.named += len(named)
         for path, (file, data) in found.items():
             lost = file.lost(data) and not file.mapped
@@ -117,9 +121,11 @@ class Test:
             if lost and complete:
                 self.violation(f"{path}: not complete after a complete end")
             elif lost and path not in named:
-                self.violation(f"{path}: lost in silence")
+                silent.append(path)
             if file.append and data and not data[-model.SECTOR:].strip(b"\0"):
                 self.violation(f"{path}: ends in zeroes at {len(data)}")
+        if len(silent) > more:
+            self.violation(f"lost in silence, beside {more} that were counted: {silent}")
         for path, line in named.items():
             if path in found:
                 if not found[path][0].unsynced():
@@ -194,9 +200,14 @@ class Test:
         kind = self.random.choices(("plain", "draining", "umount -f"), (7, 2, 1))[0]
         daemon, report = self.start(options)
         if self.last:
+            before = self.violations
             self.check(report)
             self.check_past()
             self.forget()
+            if self.violations > before:
+                print(f"  {self.how}; repro: seed={self.seed}; the start said:\n{report}",
+                      flush=True)
+        self.how = f"cycle {number}: {kind}, options '{options}'"
         name = f"c{number}"
         os.makedirs(f"{self.mount}/{name}")
         os.makedirs(f"{self.work}/{name}")
@@ -215,8 +226,6 @@ class Test:
         self.count(kind)
         self.complete += complete
         self.last = (name, "flush" in options.split(","), complete)
-        if self.violations:
-            print(f"in cycle {number - 1} or {number}; repro: seed={self.seed}", flush=True)
 
     def run(self):
         for number in range(self.cycles):
