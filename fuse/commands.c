@@ -97,6 +97,10 @@ static int fetch_stats(const char *mnt, const char **ret_text)
 	static char text[VALUE_SIZE];
 	int r = fetch(mnt, "stats", text);
 
+	/* Root may not look into a user's mount; its owner may. */
+	if (r == -EACCES && mount_become_owner(mnt) == 0)
+		r = fetch(mnt, "stats", text);
+
 	*ret_text = r < 0 ? "" : text;
 	return r;
 }
@@ -411,10 +415,13 @@ static int verdict(const struct arguments *args, uint64_t errors, int daemon_sta
 	return safe ? 0 : -EIO;
 }
 
-static int unmount_and_wait(const struct arguments *args, const char *mountpoint)
+static int unmount_and_wait(
+	const struct arguments *args, const char *mountpoint, bool *ret_unmounted)
 {
 	struct flush_state state;
 	const char *stats;
+	dev_t dev = 0;
+	bool ended = true;
 	int status = 0;
 	int r = flush_and_wait(mountpoint, &state);
 
@@ -425,10 +432,11 @@ static int unmount_and_wait(const struct arguments *args, const char *mountpoint
 		return explain(mountpoint, r);
 	pid_t pid = (pid_t)stats_number(stats, "daemon_pid");
 	int daemon = processes_open_daemon(pid);
+	mount_find(mountpoint, NULL, 0, &dev);
 	r = mount_umount(mountpoint, false);
 	if (r == 0 && daemon >= 0) {
-		processes_wait_end(daemon);
-		status = processes_exit_status(daemon);
+		ended = processes_wait_end(daemon, dev);
+		status = ended ? processes_exit_status(daemon) : 0;
 	} else if (r == 0 && stats_number(stats, "fuseblk") <= 0) {
 		log_warn("cannot see whether the daemon has ended: wait for it");
 	}
@@ -436,6 +444,9 @@ static int unmount_and_wait(const struct arguments *args, const char *mountpoint
 		close(daemon);
 	if (state.errors)
 		report_errors(stats, state.errors);
+	*ret_unmounted = r == 0;
+	if (!ended)
+		return -EBUSY;
 	if (r == 0)
 		return verdict(args, state.errors, status);
 	/* fusermount3 does not tell why; being busy is by far the usual reason. */
@@ -445,12 +456,13 @@ static int unmount_and_wait(const struct arguments *args, const char *mountpoint
 	return r;
 }
 
-static int run_umount(const struct arguments *args)
+static int umount_mnt(const struct arguments *args, bool *ret_unmounted)
 {
 	char mountpoint[PATH_MAX];
 	const char *stats;
 	int r = fetch_stats(args->mnt, &stats);
 
+	*ret_unmounted = false;
 	if (r < 0)
 		return explain(args->mnt, r);
 	if (!realpath(args->mnt, mountpoint))
@@ -459,7 +471,22 @@ static int run_umount(const struct arguments *args)
 		log_error("%s lies in a pacefs mount, but is not its mountpoint", args->mnt);
 		return -EINVAL;
 	}
-	return unmount_and_wait(args, mountpoint);
+	return unmount_and_wait(args, mountpoint, ret_unmounted);
+}
+
+static int run_umount(const struct arguments *args)
+{
+	bool unmounted;
+
+	return umount_mnt(args, &unmounted);
+}
+
+int commands_umount(const char *mnt, bool *ret_unmounted)
+{
+	const struct arguments args = {.command = "umount", .mnt = mnt};
+	int r = umount_mnt(&args, ret_unmounted);
+
+	return fflush(stdout) != 0 ? -EIO : r;
 }
 
 /* ---- get, set ---- */

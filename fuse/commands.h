@@ -15,6 +15,10 @@
  * 1 not; messages on stderr. */
 int commands_main(int argc, char **argv);
 
+/* pacefs umount MNT: 0 when all is written and it is unmounted, else a negative errno after a line
+ * on stderr; *ret_unmounted says whether it is unmounted all the same. */
+int commands_umount(const char *mnt, bool *ret_unmounted);
+
 /* NULL-terminated */
 const char *const *commands_names(void);
 

@@ -9,6 +9,7 @@
 #include "fuse/pacefs.h"
 #include "fuse/session.h"
 #include "fuse/signals.h"
+#include "fuse/umount_helper.h"
 #include "util/log.h"
 #include "util/parse.h"
 
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -374,6 +376,10 @@ int main(int argc, char **argv)
 {
 	struct pacefs *p = &pacefs;
 
+	/* By whatever name mount(8) and umount(8) have called it. */
+	prctl(PR_SET_NAME, "pacefs", 0, 0, 0);
+	if (argc > 0 && umount_helper_is(argv[0]))
+		return umount_helper_main(argc, argv);
 	if (argc > 1 && commands_is(argv[1]))
 		return commands_main(argc, argv);
 	switch (options_parse(argc, argv, &p->options)) {

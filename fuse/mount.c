@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <libgen.h>
 #include <libmount/libmount.h>
 #include <limits.h>
@@ -393,6 +394,32 @@ static int create_any(const struct mount_request *req, struct mount *m)
 	return r;
 }
 
+/* ---- the note for umount(8) ---- */
+
+/* As root, and given an absolute path, umount(8) looks no further than "fuse" for the type, and so
+ * not for our helper, unless libmount's table of user space options has an entry. */
+static void note_update(const char *mountpoint, struct libmnt_fs *fs)
+{
+	struct libmnt_update *update = mnt_new_update();
+
+	if (update && mnt_update_set_fs(update, 0, fs ? NULL : mountpoint, fs) == 0 &&
+		mnt_update_table(update, NULL) < 0)
+		log_debug("the table of libmount could not be written");
+	mnt_free_update(update);
+}
+
+static void note_write(const struct mount *m, const char *source)
+{
+	struct libmnt_fs *fs = mnt_new_fs();
+
+	note_update(m->mountpoint, NULL); /* of one that was killed */
+	if (fs && mnt_fs_set_source(fs, m->anchor_node[0] ? m->anchor_node : source) == 0 &&
+		mnt_fs_set_target(fs, m->mountpoint) == 0 &&
+		mnt_fs_set_options(fs, "helper=fuse.pacefs") == 0)
+		note_update(m->mountpoint, fs);
+	mnt_unref_fs(fs);
+}
+
 int mount_create(const struct mount_request *req, struct mount *ret_mount)
 {
 	struct mount m = {.fuse_fd = open_device()};
@@ -409,6 +436,8 @@ int mount_create(const struct mount_request *req, struct mount *ret_mount)
 		return r;
 	}
 	mount_find(m.mountpoint, NULL, 0, &m.dev);
+	if (geteuid() == 0)
+		note_write(&m, req->source);
 	*ret_mount = m;
 	return 0;
 }
@@ -430,7 +459,7 @@ void mount_destroy(struct mount *m, bool lazy_umount)
 /* ---- dead mounts ---- */
 
 /* stat may answer from the kernel's cache although the daemon is dead: ask through. */
-static bool is_dead(const char *path)
+bool mount_is_dead(const char *path)
 {
 	struct statx stx;
 
@@ -444,8 +473,11 @@ void mount_clear(struct mount *m)
 
 	/* Its number may be another mount's by now, but that one is not dead. */
 	if (m->mountpoint[0] && m->dev && mount_find(m->mountpoint, NULL, 0, &dev) &&
-		dev == m->dev && is_dead(m->mountpoint))
+		dev == m->dev && mount_is_dead(m->mountpoint))
 		mount_umount(m->mountpoint, true);
+	/* umount(8) does it itself; others do not. A newer mount has one of its own. */
+	if (geteuid() == 0 && !mount_find(m->mountpoint, NULL, 0, NULL))
+		note_update(m->mountpoint, NULL);
 }
 
 /* An absolute path without asking the last component itself, which may be dead. */
@@ -470,7 +502,7 @@ static int clear_dead(const char *typed)
 {
 	char path[PATH_MAX];
 
-	for (int i = 0; i < DEAD_LAYERS_MAX && is_dead(typed); i++) {
+	for (int i = 0; i < DEAD_LAYERS_MAX && mount_is_dead(typed); i++) {
 		int r = resolve_parent(typed, path, sizeof(path));
 
 		if (r < 0 || !mount_find(path, NULL, 0, NULL)) {
@@ -487,6 +519,38 @@ static int clear_dead(const char *typed)
 		}
 		log_info("took away a dead pacefs mount on %s", path);
 	}
+	return 0;
+}
+
+static bool read_owner(const char *path, uid_t *ret_uid, gid_t *ret_gid)
+{
+	struct libmnt_table *table = mnt_new_table_from_file("/proc/self/mountinfo");
+	struct libmnt_fs *fs = table ? top_mount(table, path) : NULL;
+	const char *options = fs ? mnt_fs_get_fs_options(fs) : NULL;
+	const char *uid = options ? strstr(options, "user_id=") : NULL;
+	const char *gid = options ? strstr(options, "group_id=") : NULL;
+
+	if (uid && gid) {
+		*ret_uid = (uid_t)strtoul(uid + strlen("user_id="), NULL, 10);
+		*ret_gid = (gid_t)strtoul(gid + strlen("group_id="), NULL, 10);
+	}
+	mnt_unref_table(table);
+	return uid && gid;
+}
+
+int mount_become_owner(const char *typed)
+{
+	char path[PATH_MAX];
+	uid_t uid;
+	gid_t gid;
+	int r = geteuid() == 0 ? resolve_parent(typed, path, sizeof(path)) : -EACCES;
+
+	if (r < 0 || !mount_find(path, NULL, 0, NULL) || !read_owner(path, &uid, &gid))
+		return -EACCES;
+	/* The kernel wants all of them to be the owner's. */
+	if (uid == 0 || setgroups(0, NULL) < 0 || setresgid(gid, gid, gid) < 0 ||
+		setresuid(uid, uid, uid) < 0)
+		return -EACCES;
 	return 0;
 }
 

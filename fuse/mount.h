@@ -59,11 +59,19 @@ int mount_create(const struct mount_request *req, struct mount *ret_mount);
 /* Take away what is left (mount when lazy_umount, anchor node). Fine to call twice. */
 void mount_destroy(struct mount *m, bool lazy_umount);
 
-/* When /dev/fuse is closed: a connection that was aborted leaves a dead mount, which goes. */
+/* When /dev/fuse is closed and all is written: a connection that was aborted leaves a dead mount,
+ * which goes, and so does the entry in libmount's table. */
 void mount_clear(struct mount *m);
 
 /* Is word a mount flag that the kernel knows ("noatime"), for kernel_options? */
 bool mount_is_kernel_option(const char *word);
+
+/* Is there a mount whose daemon is gone? Asks whatever is mounted there. */
+bool mount_is_dead(const char *path);
+
+/* As root, for good: become the user who mounted the pacefs mount at exactly this path, since only
+ * that user can ask its daemon. -EACCES when there is no such user. For commands. */
+int mount_become_owner(const char *typed);
 
 /* umount2(2), or fusermount3 -u without root. 0 or a negative errno, silent. */
 int mount_umount(const char *mountpoint, bool lazy);

@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -156,16 +158,81 @@ int processes_open_daemon(pid_t pid)
 	return pidfd;
 }
 
-void processes_wait_end(int daemon)
+static ino_t mount_namespace(int process)
+{
+	struct stat st;
+
+	return fstatat(process, "ns/mnt", &st, 0) == 0 ? st.st_ino : 0;
+}
+
+/* "36 35 98:0 /mnt1 ...": the third word is the device. Its number may be another's by now, but
+ * hardly that of another pacefs. */
+static bool mountinfo_has(int process, dev_t dev)
+{
+	int fd = openat(process, "mountinfo", O_RDONLY | O_CLOEXEC);
+	FILE *mounts = fd < 0 ? NULL : fdopen(fd, "r");
+	unsigned int major, minor;
+	char *line = NULL;
+	size_t size = 0;
+	bool found = false;
+
+	if (!mounts) {
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	while (!found && getline(&line, &size, mounts) > 0)
+		found = sscanf(line, "%*d %*d %u:%u ", &major, &minor) == 2 &&
+			makedev(major, minor) == dev && strstr(line, ".pacefs ");
+	free(line);
+	fclose(mounts);
+	return found;
+}
+
+/* A process that still has the mount, in a namespace of its own. */
+static bool name_other_namespace(dev_t dev)
+{
+	DIR *proc = opendir("/proc");
+	struct stat here = {0};
+	struct dirent *entry;
+	bool found = false;
+	char comm[64];
+
+	stat("/proc/self/ns/mnt", &here);
+	while (proc && !found && (entry = readdir(proc))) {
+		if (!isdigit((unsigned char)entry->d_name[0]))
+			continue;
+		int process =
+			openat(dirfd(proc), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		found = process >= 0 && mount_namespace(process) != here.st_ino &&
+			mountinfo_has(process, dev);
+		if (found) {
+			read_comm(process, comm, sizeof(comm));
+			log_error(
+				"unmounted here, but %s[%s] has it in its own mount namespace",
+				comm, entry->d_name);
+		}
+		if (process >= 0)
+			close(process);
+	}
+	if (proc)
+		closedir(proc);
+	return found;
+}
+
+bool processes_wait_end(int daemon, dev_t dev)
 {
 	struct pollfd end = {.fd = daemon, .events = POLLIN};
 	bool said = false;
 
 	while (poll(&end, 1, 1000) <= 0) {
+		if (dev && name_other_namespace(dev))
+			return false;
 		if (!said)
 			fputs("waiting for the daemon to end\n", stderr);
 		said = true;
 	}
+	return true;
 }
 
 /* Linux 6.15 and later keep the exit status of a reaped process for those who have a

@@ -3,6 +3,7 @@
 #ifndef PACEFS_FUSE_PROCESSES_H
 #define PACEFS_FUSE_PROCESSES_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 /* One line on stderr for each process that has a directory or file of the mount open (the
@@ -15,8 +16,9 @@ unsigned int processes_name_holders(const char *mountpoint, pid_t daemon);
  * that holds /dev/fuse is believed. */
 int processes_open_daemon(pid_t pid);
 
-/* Wait for that, saying so after a second. */
-void processes_wait_end(int daemon);
+/* Wait for that, saying so after a second. False when it will not come now, after a line on stderr:
+ * the mount with this st_dev is still there in another mount namespace. */
+bool processes_wait_end(int daemon, dev_t dev);
 
 /* After that: its exit status, 128 + signal if it was killed; 0 also when the kernel
  * cannot tell (before Linux 6.15). */

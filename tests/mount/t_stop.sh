@@ -1,6 +1,7 @@
 #!/bin/bash
 # Ends that nobody asked umount for: signals while others write, a connection that is cut, a mount
 # namespace that goes away. Everything that was accepted is on the disk when the daemon has ended.
+# timeout: 240
 # shellcheck source=../lib/mount_test.sh
 . "$PACEFS_REPO/tests/lib/mount_test.sh"
 

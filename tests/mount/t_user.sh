@@ -1,6 +1,7 @@
 #!/bin/bash
 # A daemon run by an ordinary user: it can do what that user can, nobody else gets anything by it,
 # and it and others' daemons keep off each other's source.
+# timeout: 240
 # shellcheck source=../lib/mount_test.sh
 . "$PACEFS_REPO/tests/lib/mount_test.sh"
 
@@ -114,11 +115,11 @@ operations() {
 
 # results USER DIR: "status operation" for each
 results() {
-	local line
-	operations | while read -r line; do
-		as "$1" sh -c "cd '$2' && $line" >/dev/null 2>&1 </dev/null
+	# shellcheck disable=SC2016
+	operations | as "$1" sh -c 'cd "$1" && while read -r line; do
+		(eval "$line") >/dev/null 2>&1 </dev/null
 		echo "$(($? != 0)) $line"
-	done
+	done' -- "$2"
 }
 
 # ---- what the user can do, and no more ----
@@ -178,6 +179,28 @@ _slowdisk_wait 5 no_daemon
 check "killed: it starts again, and takes the dead mount away" start $A $room/usb/served $room/ma
 check "killed: it serves" as $A test -e $room/ma/new
 check "killed: umount" stop $A $room/ma
+
+# ---- umount(8) and its helper, by the user and by root ----
+
+mkdir "$TEST_DIR/upper" "$TEST_DIR/work"
+ln -s "$room/pacefs" "$TEST_DIR/upper/umount.fuse.pacefs"
+mount -t overlay -o "lowerdir=/usr/sbin,upperdir=$TEST_DIR/upper,workdir=$TEST_DIR/work" none \
+	/usr/sbin || exit 1
+for who in "$A" 0; do
+	start $A $room/usb/served $room/ma
+	as $A dd if=/dev/zero of=$room/ma/new bs=1M count=20 status=none
+	as "$who" umount $room/ma >"$out" 2>&1
+	check_eq "umount(8) of the user's mount by user $who" $? 0
+	check "has the verdict" says '^safe to remove: all data written, 0 errors$'
+	check "and the daemon has ended" no_daemon
+done
+start $A $room/usb/served $room/ma
+"$PACEFS" umount $room/ma >"$out" 2>&1
+check_eq "root may ask its daemon, and unmount it" $? 0
+check "and has the verdict" says '^safe to remove: all data written, 0 errors$'
+umount /usr/sbin
+
+# ---- strangers ----
 
 # A stranger who may read the source keeps nobody away from it.
 setpriv --reuid $B --regid $B --clear-groups flock --no-fork $room/usb/served sleep 60 &
