@@ -83,7 +83,7 @@ static int prepare_backing(struct pacefs *p, int source_fd, const struct stat *s
 
 	device_facts_read(dev, p->options.source, &facts);
 	b->pacing.prior_bw = device_facts_prior(&facts) / PAGE_BYTES;
-	pthread_mutex_init(&b->through_lock, NULL);
+	pthread_mutex_init(&b->space.through_lock, NULL);
 	b->pacing.settings = p->options.settings.device;
 	/* 128 KiB keeps pauses and locks short on a slow device; what is no block device at all
 	 * is memory or a network and takes the largest requests. */

@@ -121,12 +121,12 @@ static void fd_list_remove(struct pacefs *p, struct fnode *fn)
 	p->nr_fds--;
 }
 
-/* With the lock: takes surplus descriptors off their nodes; the caller closes them. */
-static int take_surplus_fd(struct pacefs *p)
+/* With the lock: takes a surplus descriptor off its node; the caller closes it. */
+static int take_surplus_fd(struct pacefs *p, unsigned most)
 {
 	struct fnode *fn = p->fds_head;
 
-	if (p->nr_fds <= p->max_fds || !fn)
+	if (p->nr_fds <= most || !fn)
 		return -1;
 	int fd = fn->fd;
 	fd_list_remove(p, fn);
@@ -134,17 +134,22 @@ static int take_surplus_fd(struct pacefs *p)
 	return fd;
 }
 
-static void close_surplus(struct pacefs *p)
+static void close_surplus(struct pacefs *p, unsigned most)
 {
 	int fd;
 
 	do {
 		domain_lock(&p->dom);
-		fd = take_surplus_fd(p);
+		fd = take_surplus_fd(p, most);
 		domain_unlock(&p->dom);
 		if (fd >= 0)
 			close(fd);
 	} while (fd >= 0);
+}
+
+void nodes_close_idle(struct pacefs *p)
+{
+	close_surplus(p, 0);
 }
 
 static struct fnode *fnode_create(
@@ -227,7 +232,7 @@ int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct s
 	domain_unlock(&p->dom);
 	if (path_fd >= 0)
 		close(path_fd);
-	close_surplus(p);
+	close_surplus(p, p->max_fds);
 	*ret_fn = fn;
 	return fn ? 0 : -ENOMEM;
 }
@@ -344,7 +349,7 @@ void fnode_fd_put(struct pacefs *p, struct fnode *fn)
 	bool surplus = p->nr_fds > p->max_fds;
 	domain_unlock(&p->dom);
 	if (surplus)
-		close_surplus(p);
+		close_surplus(p, p->max_fds);
 }
 
 void fnode_looked_up(struct fnode *fn)

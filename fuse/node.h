@@ -61,6 +61,9 @@ struct fnode *fnode_create_plain(
 
 /* Look once whether the source gives handles; make the root node from root_fd. */
 int nodes_init(struct pacefs *p, int root_fd);
+/* Close the descriptors that can be had again by handles: they keep the blocks of files that were
+ * deleted behind us. Takes the lock. */
+void nodes_close_idle(struct pacefs *p);
 /* Close what they hold of the source. Takes the lock. */
 void nodes_close(struct pacefs *p);
 /* And all that is open still. */

@@ -16,6 +16,7 @@
 
 enum { ERRNO_END = 512 }; /* the kernel refuses answers from here on */
 
+static _Thread_local bool other;     /* this thread acts as a caller */
 static _Thread_local bool own_umask; /* this thread may change it without harm to others */
 
 void ops_thread_init(void)
@@ -86,17 +87,18 @@ int ops_entry(struct pacefs *p, int path_fd, struct fuse_entry_param *ret_entry)
 	return ret;
 }
 
-/* Keep the right to make files in any directory: default_permissions has already checked the
- * caller with all of its groups, which are not known here. */
-static void raise_dac_override(void)
+/* Of this thread. The right to make files in any directory is kept: default_permissions has already
+ * checked the caller with all of its groups, which are not known here. The right to go over a quota
+ * and to take the blocks kept for root is not. */
+static void adapt_capabilities(unsigned raise, unsigned drop)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2];
 
 	if (syscall(SYS_capget, &head, data) < 0)
 		return;
-	data[0].effective |=
-		data[0].permitted & (1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH);
+	data[0].effective |= data[0].permitted & raise;
+	data[0].effective &= ~drop;
 	syscall(SYS_capset, &head, data);
 }
 
@@ -116,9 +118,11 @@ int ops_become(fuse_req_t req)
 		umask(ctx->umask);
 	if (!pacefs_of(req)->is_root || (ctx->uid == 0 && ctx->gid == 0))
 		return 0;
+	other = true;
 	if (!become(SYS_setfsgid, ctx->gid) || !become(SYS_setfsuid, ctx->uid))
 		return -EPERM;
-	raise_dac_override();
+	adapt_capabilities(
+		1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH, 1u << CAP_SYS_RESOURCE);
 	return 0;
 }
 
@@ -126,9 +130,11 @@ void ops_become_self(void)
 {
 	if (own_umask)
 		umask(0);
-	if (geteuid() == 0) {
+	if (other) {
 		syscall(SYS_setfsuid, 0);
 		syscall(SYS_setfsgid, 0);
+		adapt_capabilities(1u << CAP_SYS_RESOURCE, 0);
+		other = false;
 	}
 }
 

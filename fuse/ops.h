@@ -36,8 +36,9 @@ void ops_reply(fuse_req_t req, int ret);
 int ops_entry(struct pacefs *p, int path_fd, struct fuse_entry_param *ret_entry);
 double ops_attr_timeout(void);
 
-/* Act as the caller while a file is made: owner, group, umask. 0 or -EPERM: nothing may be made,
- * since it would belong to somebody else. ops_become_self() follows in any case. */
+/* Act as the caller while a file is made or takes room: owner, group, umask, and none of our own
+ * right to more than a quota or the disk allows. 0 or -EPERM: nothing may be made, since it would
+ * belong to somebody else. ops_become_self() follows in any case. */
 int ops_become(fuse_req_t req);
 void ops_become_self(void);
 

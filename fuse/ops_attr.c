@@ -2,6 +2,7 @@
 
 #include "fuse/control.h"
 #include "fuse/session.h"
+#include "fuse/space.h"
 #include "util/log.h"
 
 #include <errno.h>
@@ -176,21 +177,20 @@ void ops_statfs(fuse_req_t req, fuse_ino_t ino)
 		fuse_reply_statfs(req, &vfs);
 		return;
 	}
+	/* Asked of the file itself: a directory with a quota of its own may have figures of its own. */
+	struct fnode *fn = ops_node(req, ino == NODEID_CONTROL ? NODEID_ROOT : ino);
+	if (!fn)
+		return;
 	session_block_begin();
-	int ret = fstatvfs(p->backing.store.sync_fd, &vfs) < 0 ? -errno : 0;
+	int fd = fnode_fd_get(p, fn);
+	int ret = fd < 0 ? fd : space_statfs(p, fd, &vfs);
+	if (fd >= 0)
+		fnode_fd_put(p, fn);
 	session_block_end();
+	fnode_put(p, fn);
 	if (ret < 0) {
 		ops_reply(req, ret);
 		return;
-	}
-	/* What is accepted and not below yet is as good as taken. */
-	domain_lock(&p->dom);
-	uint64_t bytes = (p->dom.nr_dirty + p->dom.nr_writeback) * PAGE_BYTES;
-	domain_unlock(&p->dom);
-	if (vfs.f_frsize) {
-		fsblkcnt_t taken = bytes / vfs.f_frsize;
-		vfs.f_bfree -= taken < vfs.f_bfree ? taken : vfs.f_bfree;
-		vfs.f_bavail -= taken < vfs.f_bavail ? taken : vfs.f_bavail;
 	}
 	fuse_reply_statfs(req, &vfs);
 }

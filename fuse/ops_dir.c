@@ -5,6 +5,7 @@
 #include "fuse/crash.h"
 #include "fuse/raw.h"
 #include "fuse/session.h"
+#include "fuse/space.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -175,6 +176,15 @@ static int make_at(struct pacefs *p, int dirfd, const struct making *m)
 	return mknodat(dirfd, m->name, m->mode, m->rdev) < 0 ? -errno : 0;
 }
 
+static int make_as(fuse_req_t req, int dirfd, const struct making *m)
+{
+	int ret = m->old ? 0 : ops_become(req);
+	if (ret == 0)
+		ret = make_at(pacefs_of(req), dirfd, m);
+	ops_become_self();
+	return ret;
+}
+
 /* mknod, mkdir, symlink and link: all make a name, as the caller, and look it up. */
 static void make(fuse_req_t req, fuse_ino_t parent, const struct making *m)
 {
@@ -196,11 +206,9 @@ static void make(fuse_req_t req, fuse_ino_t parent, const struct making *m)
 	int dirfd = fnode_fd_get(p, dir);
 	int ret = dirfd < 0 ? dirfd : 0;
 	if (ret == 0) {
-		if (!m->old)
-			ret = ops_become(req);
-		if (ret == 0)
-			ret = make_at(p, dirfd, m);
-		ops_become_self();
+		ret = make_as(req, dirfd, m);
+		if (space_make_room(p, ret))
+			ret = make_as(req, dirfd, m);
 		fnode_fd_put(p, dir);
 	}
 	if (ret == 0)

@@ -234,6 +234,22 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fnode_put(p, fn);
 }
 
+static int create_as(fuse_req_t req, int dirfd, const char *name, mode_t mode, int flags)
+{
+	int ret = ops_become(req);
+	int fd = ret < 0 ? -1
+			 : openat(dirfd, name,
+				   O_CREAT | (flags & O_EXCL) | O_RDONLY | O_NOFOLLOW |
+					   O_CLOEXEC | O_NONBLOCK,
+				   mode);
+	if (ret == 0 && fd < 0)
+		ret = -errno;
+	ops_become_self();
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
 void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 	struct fuse_file_info *fi)
 {
@@ -252,15 +268,9 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 	int dirfd = fnode_fd_get(p, dir);
 	int ret = dirfd < 0 ? dirfd : 0;
 	if (ret == 0) {
-		const int flags = O_CREAT | (fi->flags & O_EXCL) | O_RDONLY | O_NOFOLLOW |
-			O_CLOEXEC | O_NONBLOCK;
-		ret = ops_become(req);
-		int fd = ret < 0 ? -1 : openat(dirfd, name, flags, mode);
-		if (ret == 0 && fd < 0)
-			ret = -errno;
-		ops_become_self();
-		if (fd >= 0)
-			close(fd);
+		ret = create_as(req, dirfd, name, mode, fi->flags);
+		if (space_make_room(p, ret))
+			ret = create_as(req, dirfd, name, mode, fi->flags);
 		int path_fd =
 			ret < 0 ? -1 : openat(dirfd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 		if (ret == 0 && path_fd < 0)
@@ -396,9 +406,9 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 	if (!fi->writepage)
 		ops_kill_privs(p, fn, session_write_kills_privs());
 	struct payload *payload = session_payload();
-	if (!fi->writepage && !space_promise(p, payload)) {
+	if (!fi->writepage && !space_promise(p, fn, payload)) {
 		session_block_begin();
-		ssize_t done = space_write_through(p, fn, payload, fuse_req_ctx(req)->uid);
+		ssize_t done = space_write_through(req, fn, payload);
 		session_block_end();
 		if (done) {
 			if (done < 0)
@@ -488,8 +498,10 @@ static int extend(struct pacefs *p, struct node *node, uint64_t size)
 	domain_lock(&p->dom);
 	if (size > node->size)
 		node->size = size;
-	if (size > node->file->size_below)
+	if (size > node->file->size_below) {
 		node->file->size_below = size;
+		node->file->dense = false;
+	}
 	ops_touch(node);
 	domain_unlock(&p->dom);
 	return 0;
@@ -509,9 +521,16 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size)
 		domain_unlock(&p->dom);
 		return extend(p, node, size);
 	}
+	domain_unlock(&p->dom);
+	int cut = size < old ? space_truncate(p, node, size) : 0;
+	if (cut < 0)
+		return cut;
+	domain_lock(&p->dom);
+	if (cut && size < node->file->size_below)
+		node->file->size_below = size;
 	int ret = size < old ? cache_truncate(node, size, 0) : 0;
 	if (ret == 0) {
-		if (size < old) {
+		if (size < old && !cut) {
 			node->cut_size = node->cut_pending && node->cut_size < size
 				? node->cut_size
 				: size;
@@ -545,19 +564,6 @@ static int punch(struct pacefs *p, struct node *node, int mode, off_t offset, of
 	return 0;
 }
 
-/* Room for later writes must not be that of what is accepted already. */
-static int preallocate(
-	struct pacefs *p, struct node *node, int mode, off_t offset, off_t length)
-{
-	domain_lock(&p->dom);
-	flusher_settle_cut(&p->backing.flusher, node);
-	domain_unlock(&p->dom);
-	space_settle(p, (uint64_t)length);
-	int ret = fallocate(node->file->fd, mode, offset, length) < 0 ? -errno : 0;
-	space_look(p);
-	return ret;
-}
-
 void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
 	struct fuse_file_info *fi)
 {
@@ -583,7 +589,10 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 	if (mode & FALLOC_FL_PUNCH_HOLE) {
 		ret = punch(p, node, mode, offset, length);
 	} else {
-		ret = preallocate(p, node, mode, offset, length);
+		domain_lock(&p->dom);
+		flusher_settle_cut(&p->backing.flusher, node);
+		domain_unlock(&p->dom);
+		ret = space_preallocate(req, node, mode, offset, length);
 	}
 	if (ret == 0) {
 		domain_lock(&p->dom);

@@ -15,6 +15,7 @@
 #include "fuse/open_table.h"
 #include "fuse/options.h"
 #include "fuse/pacer.h"
+#include "fuse/quota.h"
 #include "fuse/write.h"
 
 #include <stdatomic.h>
@@ -22,18 +23,32 @@
 
 struct fnode;
 
+/* Room on the source, as of the last look (space.c); the lock guards it. What is written takes
+ * room, so the mark is a reading of dev.written, and needs no change while that advances. */
+struct space {
+	pthread_mutex_t through_lock; /* one write goes through at a time; taken alone */
+	uint64_t full_at;	      /* dev.written, in bytes, when the source is full */
+	uint64_t promised;  /* bytes of accepted writes that are not dirty pages yet */
+	uint64_t claimed;   /* by fallocate(2), while it has not got them */
+	uint64_t fruitless; /* deletions pending when waiting for them did not help */
+	uint64_t look_us;
+	uint64_t cluster_slack; /* of a small file, bytes beside its page */
+	/* Where the figures are those of the last commit (store.copies): */
+	uint64_t committed; /* dev.written was at least this then; */
+	uint64_t beside;    /* bytes taken since that dev.written does not count; */
+	uint64_t seen; /* for df: as committed, guessed from free bytes that became less: */
+	uint64_t last_avail; /* they were so many */
+	uint64_t epoch_us, epoch_written;
+};
+
 /* One device with all that belongs to it in this room. */
 struct backing {
 	struct device dev; /* first: backing_of() */
 	struct store store;
 	struct flusher flusher;
 	struct pacer_device pacing;
-	uint64_t free_bytes, free_bytes_root; /* of the source, as of the last look (space.c) */
-	pthread_mutex_t through_lock; /* one write goes through at a time; taken alone */
-	uint64_t promised;     /* bytes of accepted writes that are not dirty pages yet */
-	uint64_t fruitless;    /* deletions pending when waiting for them did not help */
-	uint64_t free_written; /* dev.written then */
-	uint64_t free_look_us;
+	struct space space;
+	struct quotas quotas;
 };
 
 static inline struct backing *backing_of(struct device *dev)

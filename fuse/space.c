@@ -1,102 +1,179 @@
 #include "fuse/space.h"
 
-#include "fuse/ops.h"
+#include "fuse/quota.h"
 #include "fuse/session.h"
 #include "util/clock.h"
+#include "util/log.h"
 
 #include <errno.h>
-#include <sys/statvfs.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 /* Metadata of the source (extents, directories, journal credits) beside the data: what ext4 and
  * xfs keep for themselves on a small disk is below this. */
 #define SPACE_MARGIN (8ull << 20)
+#define CLUSTER_MOST (128u << 10)
 #define SPACE_LOOK_US US_PER_S
+/* Twice what btrfs commits after when nobody asks. */
+#define SPACE_COMMIT_US (60 * US_PER_S)
 
-static void look(struct pacefs *p, struct backing *b, uint64_t now_us)
+static int source_fd(const struct store *st)
 {
+	return st->raw ? st->root_fd : st->sync_fd;
+}
+
+static uint64_t written_now(struct pacefs *p)
+{
+	domain_lock(&p->dom);
+	uint64_t written = p->backing.dev.written;
+	domain_unlock(&p->dom);
+	return written;
+}
+
+/* How much of what is written do the figures of a source that lags tell? What was written when it was
+ * synced last (synced, or NULL), and what is older than its own commits. */
+static void follow_commits(
+	struct space *s, const uint64_t *synced, uint64_t written, uint64_t now_us)
+{
+	if (synced) {
+		s->committed = *synced;
+		s->beside = 0;
+	}
+	if (now_us - s->epoch_us > SPACE_COMMIT_US) {
+		if (s->epoch_written > s->committed)
+			s->committed = s->epoch_written;
+		s->epoch_us = now_us;
+		s->epoch_written = written;
+	}
+}
+
+/* df is not to show the same bytes as taken twice, so it follows the figures sooner, by what they
+ * fall. To promise room by that would be rash: metadata makes them fall too. */
+static void follow_avail(struct space *s, uint64_t avail, uint64_t written)
+{
+	uint64_t fell = avail < s->last_avail ? s->last_avail - avail : 0;
+
+	s->seen += fell / PAGE_BYTES;
+	if (s->seen < s->committed)
+		s->seen = s->committed;
+	if (s->seen > written)
+		s->seen = written;
+	s->last_avail = avail;
+}
+
+/* synced: dev.written of before the source was synced just now, or NULL. */
+static void look(struct pacefs *p, const uint64_t *synced)
+{
+	struct backing *b = &p->backing;
+	struct space *s = &b->space;
+	uint64_t now_us = clock_now_us();
 	struct statvfs vfs;
-	int fd = b->store.raw ? b->store.root_fd : b->store.sync_fd;
 
 	/* Before the call: what completes during it may be counted twice, never not at all. */
-	domain_lock(&p->dom);
-	uint64_t written = b->dev.written;
-	domain_unlock(&p->dom);
-	if (fstatvfs(fd, &vfs) < 0)
+	uint64_t written = written_now(p);
+	if (fstatvfs(source_fd(&b->store), &vfs) < 0)
 		return;
+	uint64_t avail = (uint64_t)vfs.f_bavail * vfs.f_frsize;
 	domain_lock(&p->dom);
-	b->free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize;
-	b->free_bytes_root = (uint64_t)vfs.f_bfree * vfs.f_frsize;
-	b->free_written = written;
-	b->free_look_us = now_us;
+	follow_commits(s, b->store.copies ? synced : &written, written, now_us);
+	follow_avail(s, avail, written);
+	s->full_at =
+		s->committed * PAGE_BYTES + (avail > SPACE_MARGIN ? avail - SPACE_MARGIN : 0);
+	/* Of NFS this is the size of its requests. */
+	s->cluster_slack = vfs.f_frsize > PAGE_BYTES && vfs.f_frsize <= CLUSTER_MOST
+		? vfs.f_frsize - PAGE_BYTES
+		: 0;
+	s->look_us = now_us;
 	domain_unlock(&p->dom);
 }
 
-/* Is there room beside all that is accepted? Then it is promised to this payload at once. */
-static bool promise(struct pacefs *p, struct backing *b, struct payload *payload)
+/* A filesystem with clusters larger than a page gives each small file a whole one. */
+static uint64_t ragged_bytes(const struct backing *b)
+{
+	return b->dev.nr_unclean * b->space.cluster_slack;
+}
+
+/* Is there room for the bytes beside all that is accepted? With the lock. */
+static bool fits(const struct pacefs *p, uint64_t quota_full_at, uint64_t bytes)
+{
+	const struct backing *b = &p->backing;
+	const struct space *s = &b->space;
+	uint64_t full_at = s->full_at < quota_full_at ? s->full_at : quota_full_at;
+	uint64_t pages = b->dev.written + p->dom.nr_dirty + p->dom.nr_writeback;
+
+	return full_at >= pages * PAGE_BYTES + s->promised + s->claimed + s->beside + bytes +
+		ragged_bytes(b);
+}
+
+/* Then it is promised to this payload at once. */
+static bool promise(struct pacefs *p, uint64_t quota_full_at, struct payload *payload)
 {
 	domain_lock(&p->dom);
-	/* What was written since the look has taken its room already, as far as is known. */
-	uint64_t pages =
-		p->dom.nr_dirty + p->dom.nr_writeback + b->dev.written - b->free_written;
-	bool ample = b->free_bytes >=
-		pages * PAGE_BYTES + b->promised + payload->bytes + SPACE_MARGIN;
+	bool ample = fits(p, quota_full_at, payload->bytes);
 	if (ample) {
-		b->promised += payload->bytes;
+		p->backing.space.promised += payload->bytes;
 		payload->promised = payload->bytes;
 	}
 	domain_unlock(&p->dom);
 	return ample;
 }
 
-bool space_promise(struct pacefs *p, struct payload *payload)
+bool space_promise(struct pacefs *p, struct fnode *fn, struct payload *payload)
 {
-	struct backing *b = &p->backing;
-	uint64_t now = clock_now_us();
+	struct space *s = &p->backing.space;
 
-	if (b->store.raw)
+	if (p->backing.store.raw)
 		return true; /* all of it is there */
 	domain_lock(&p->dom);
-	bool stale = now - b->free_look_us > SPACE_LOOK_US;
+	bool stale = clock_now_us() - s->look_us > SPACE_LOOK_US;
 	domain_unlock(&p->dom);
 	if (stale) {
 		session_block_begin();
-		look(p, b, now);
+		look(p, NULL);
 		session_block_end();
 	}
-	return promise(p, b, payload);
-}
-
-void space_look(struct pacefs *p)
-{
-	look(p, &p->backing, clock_now_us());
+	return promise(p, quota_full_at(p, &fn->node), payload);
 }
 
 static bool promises_pending(struct pacefs *p)
 {
 	domain_lock(&p->dom);
-	bool pending = p->backing.promised > 0;
+	bool pending = p->backing.space.promised > 0;
 	domain_unlock(&p->dom);
 	return pending;
 }
 
-void space_settle(struct pacefs *p, uint64_t bytes)
+/* Everything accepted is below, also what is still on its way into the cache. */
+static void settle(struct pacefs *p)
 {
 	enum { WAIT_US = 5000 };
-	struct backing *b = &p->backing;
 
-	domain_lock(&p->dom);
-	b->free_bytes -= bytes < b->free_bytes ? bytes : b->free_bytes;
-	domain_unlock(&p->dom);
 	/* The queue drains by completions; new promises end where room does. */
 	while (promises_pending(p))
 		usleep(WAIT_US);
-	flusher_sync(&b->flusher);
+	flusher_sync(&p->backing.flusher);
 }
 
-static ssize_t write_now(struct pacefs *p, struct node *node, const struct payload *pl)
+/* ---- writing through ---- */
+
+/* What a write that failed has added at the end goes again: nobody was told of it. */
+static void take_back(struct node *node)
 {
+	struct stat st;
+
+	if (fstat(node->file->fd, &st) == 0 && (uint64_t)st.st_size > node->size &&
+		store_file_truncate(node->file, node->size) < 0)
+		log_warn("what a failed write left at the end of a file could not be cut off: "
+			 "%s",
+			strerror(errno));
+}
+
+static ssize_t write_now(fuse_req_t req, struct node *node, const struct payload *pl)
+{
+	const struct arena *a = &node->dom->arena;
 	struct iovec iov[WRITE_MAX_FRAMES];
 	uint32_t left = pl->bytes;
 	int n = 0;
@@ -104,76 +181,118 @@ static ssize_t write_now(struct pacefs *p, struct node *node, const struct paylo
 	for (; left; n++) {
 		size_t len = left < PAGE_BYTES ? left : PAGE_BYTES;
 		iov[n] = (struct iovec){
-			.iov_base = arena_data(&p->dom.arena, pl->frames[n]),
-			.iov_len = len,
-		};
+			.iov_base = arena_data(a, pl->frames[n]), .iov_len = len};
 		left -= (uint32_t)len;
 	}
-	ssize_t done = pwritev(node->file->fd, iov, n, (off_t)pl->offset);
-	if (done < 0)
-		return -errno;
+	ssize_t done = ops_become(req);
+	if (done == 0) {
+		done = pwritev(node->file->fd, iov, n, (off_t)pl->offset);
+		done = done < 0 ? -errno : done;
+	}
+	ops_become_self();
 	/* Delayed allocation may still find the disk full: ask before it is promised. */
-	if (fdatasync(node->file->fd) < 0)
-		return -errno;
+	if (done > 0 && fdatasync(node->file->fd) < 0)
+		done = -errno;
+	if (done < 0)
+		take_back(node);
 	return done;
 }
 
 /* A deleted file's blocks come free when the kernel has forgotten it and we have closed it,
  * some milliseconds after rm. Those that somebody has open stay: waiting once shows it. */
-static bool room_by_deletions(struct pacefs *p, struct backing *b, struct payload *payload)
-{
-	enum { TRIES = 50, WAIT_US = 10000 };
-	uint64_t pending = 0;
+enum { DELETION_TRIES = 50, DELETION_WAIT_US = 10000 };
 
-	for (int i = 0; i < TRIES; i++) {
-		domain_lock(&p->dom);
-		pending = p->nr_unlinked;
-		if (b->fruitless > pending)
-			b->fruitless = pending;
-		bool hope = pending > b->fruitless;
-		domain_unlock(&p->dom);
-		if (!hope)
-			break;
-		usleep(WAIT_US);
-		look(p, b, clock_now_us());
-		if (promise(p, b, payload))
+static bool deletions_pending(struct pacefs *p)
+{
+	struct space *s = &p->backing.space;
+
+	domain_lock(&p->dom);
+	if (s->fruitless > p->nr_unlinked)
+		s->fruitless = p->nr_unlinked;
+	bool hope = p->nr_unlinked > s->fruitless;
+	domain_unlock(&p->dom);
+	return hope;
+}
+
+static void give_up_deletions(struct pacefs *p)
+{
+	domain_lock(&p->dom);
+	p->backing.space.fruitless = p->nr_unlinked;
+	domain_unlock(&p->dom);
+	nodes_close_idle(p);
+}
+
+static bool room_by_deletions(struct pacefs *p, struct node *node, struct payload *payload)
+{
+	bool any = false;
+
+	for (int i = 0; i < DELETION_TRIES && deletions_pending(p); i++) {
+		any = true;
+		usleep(DELETION_WAIT_US);
+		look(p, NULL);
+		if (promise(p, quota_full_at(p, node), payload))
 			return true;
 	}
+	give_up_deletions(p);
+	uint64_t written = written_now(p);
+	bool commit = any && p->backing.store.copies;
+	if (commit)
+		settle(p);
+	look(p, commit ? &written : NULL);
+	quota_look(p);
+	return promise(p, quota_full_at(p, node), payload);
+}
+
+bool space_make_room(struct pacefs *p, int ret)
+{
+	pthread_mutex_t *lock = &p->backing.space.through_lock;
+
+	if (ret != -ENOSPC && ret != -EDQUOT)
+		return false;
+	pthread_mutex_lock(lock);
+	for (int i = 0; i < DELETION_TRIES && deletions_pending(p); i++)
+		usleep(DELETION_WAIT_US);
+	give_up_deletions(p);
+	settle(p);
+	pthread_mutex_unlock(lock);
+	return true;
+}
+
+/* The error of a write that was accepted before is the next one's too. */
+static int error_since(struct pacefs *p, const struct node *node, uint32_t err_seq)
+{
 	domain_lock(&p->dom);
-	b->fruitless = pending;
+	int err = node->err_seq != err_seq ? node->err : 0;
 	domain_unlock(&p->dom);
-	look(p, b, clock_now_us());
-	return promise(p, b, payload);
+	return err;
 }
 
 /* With through_lock: nobody else takes room that was promised to nobody. */
-static ssize_t write_through(
-	struct pacefs *p, struct fnode *fn, struct payload *payload, uid_t uid)
+static ssize_t write_through(fuse_req_t req, struct fnode *fn, struct payload *payload)
 {
+	struct pacefs *p = pacefs_of(req);
 	struct backing *b = &p->backing;
 	struct node *node = &fn->node;
 
 	domain_lock(&p->dom);
 	uint32_t err_seq = node->err_seq;
+	uint64_t written = b->dev.written;
 	domain_unlock(&p->dom);
-	/* Everything accepted is below, and then the source is asked again. */
-	space_settle(p, 0);
-	look(p, b, clock_now_us());
-	domain_lock(&p->dom);
-	int err = node->err_seq != err_seq ? node->err : 0;
-	domain_unlock(&p->dom);
+	settle(p);
+	look(p, &written);
+	quota_look(p);
+	int err = error_since(p, node, err_seq);
 	if (err)
 		return -err;
-	if (promise(p, b, payload) || room_by_deletions(p, b, payload))
+	if (promise(p, quota_full_at(p, node), payload) || room_by_deletions(p, node, payload))
 		return 0;
-	if (uid != 0 && b->free_bytes == 0 && b->free_bytes_root > 0)
-		return -ENOSPC; /* the rest is root's, whom we would write as */
 	domain_lock(&p->dom);
-	b->free_bytes = 0; /* nothing is promised until this is done and looked at */
+	b->space.full_at = 0; /* nothing is promised until this is done and looked at */
 	domain_unlock(&p->dom);
-	ssize_t done = write_now(p, node, payload);
+	ssize_t done = write_now(req, node, payload);
 	if (done > 0) {
 		domain_lock(&p->dom);
+		b->space.beside += (uint64_t)done;
 		cache_invalidate(node);
 		uint64_t end = payload->offset + (uint64_t)done;
 		if (end > node->size)
@@ -182,17 +301,122 @@ static ssize_t write_through(
 		flusher_work(&b->flusher, node);
 		domain_unlock(&p->dom);
 	}
-	look(p, b, clock_now_us());
+	look(p, NULL);
+	quota_look(p);
 	return done;
 }
 
-ssize_t space_write_through(
-	struct pacefs *p, struct fnode *fn, struct payload *payload, uid_t uid)
+ssize_t space_write_through(fuse_req_t req, struct fnode *fn, struct payload *payload)
 {
-	struct backing *b = &p->backing;
+	struct pacefs *p = pacefs_of(req);
+	pthread_mutex_t *lock = &p->backing.space.through_lock;
 
-	pthread_mutex_lock(&b->through_lock);
-	ssize_t done = write_through(p, fn, payload, uid);
-	pthread_mutex_unlock(&b->through_lock);
+	domain_lock(&p->dom);
+	bool cut = fn->node.cut_pending; /* blocks may be there that are about to go */
+	domain_unlock(&p->dom);
+	if (!cut && store_file_has_blocks(fn->node.file, payload->offset, payload->bytes))
+		return 0;
+	pthread_mutex_lock(lock);
+	ssize_t done = write_through(req, fn, payload);
+	pthread_mutex_unlock(lock);
 	return done;
+}
+
+/* ---- others who take room, or ask for it ---- */
+
+int space_preallocate(fuse_req_t req, struct node *node, int mode, off_t offset, off_t length)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct space *s = &p->backing.space;
+
+	pthread_mutex_lock(&s->through_lock);
+	domain_lock(&p->dom);
+	s->claimed = (uint64_t)length;
+	domain_unlock(&p->dom);
+	settle(p);
+	int ret = ops_become(req);
+	if (ret == 0 && fallocate(node->file->fd, mode, offset, length) < 0)
+		ret = -errno;
+	ops_become_self();
+	if (ret < 0)
+		take_back(node);
+	domain_lock(&p->dom);
+	s->beside += ret < 0 ? 0 : (uint64_t)length;
+	domain_unlock(&p->dom);
+	look(p, NULL);
+	quota_look(p);
+	domain_lock(&p->dom);
+	s->claimed = 0;
+	domain_unlock(&p->dom);
+	pthread_mutex_unlock(&s->through_lock);
+	return ret;
+}
+
+int space_truncate(struct pacefs *p, struct node *node, uint64_t size)
+{
+	const struct store *st = &p->backing.store;
+
+	if (!st->copies)
+		return 0;
+	uint64_t quota = quota_full_at(p, node);
+	domain_lock(&p->dom);
+	bool ample = fits(p, quota, 0);
+	domain_unlock(&p->dom);
+	if (ample)
+		return 0;
+	flusher_sync_node(&p->backing.flusher, node);
+	/* What btrfs sets aside comes back with a commit. */
+	int ret = store_sync_all(&p->backing.store);
+	if (ret == 0)
+		ret = store_file_truncate(node->file, size);
+	return ret < 0 ? ret : 1;
+}
+
+/* Dirty pages of the node that have blocks below, as far as its size and count of blocks tell. */
+static uint64_t pages_with_blocks(const struct node *node)
+{
+	const struct store_file *f = node->file;
+	uint64_t pages = node->nr_dirty + node->nr_writeback;
+
+	if (!f || !f->dense || f->store->copies)
+		return 0;
+	uint64_t below = node->size > f->size_below ? node->size - f->size_below : 0;
+	uint64_t beyond = (below + PAGE_BYTES - 1) / PAGE_BYTES;
+	return pages > beyond ? pages - beyond : 0;
+}
+
+/* With the lock. */
+static uint64_t taken_bytes(struct pacefs *p)
+{
+	enum {
+		NODES_MOST = 1000
+	}; /* the lock is not held for more; the others count in full */
+	const struct backing *b = &p->backing;
+	uint64_t pages = p->dom.nr_dirty + p->dom.nr_writeback, have = 0;
+	unsigned nr = 0;
+
+	for (const struct node *n = b->dev.unclean; n && nr < NODES_MOST;
+		n = n->unclean_next, nr++)
+		have += pages_with_blocks(n);
+	pages += b->dev.written - b->space.seen;
+	return (pages > have ? pages - have : 0) * PAGE_BYTES;
+}
+
+int space_statfs(struct pacefs *p, int fd, struct statvfs *ret_vfs)
+{
+	struct statvfs vfs;
+
+	look(p, NULL);
+	if (fstatvfs(fd, &vfs) < 0)
+		return -errno;
+	domain_lock(&p->dom);
+	uint64_t bytes = taken_bytes(p);
+	domain_unlock(&p->dom);
+	if (vfs.f_frsize) {
+		fsblkcnt_t taken = bytes / vfs.f_frsize;
+		vfs.f_bfree -= taken < vfs.f_bfree ? taken : vfs.f_bfree;
+		vfs.f_bavail -= taken < vfs.f_bavail ? taken : vfs.f_bavail;
+	}
+	*ret_vfs = vfs;
+	return 0;
 }

@@ -131,7 +131,7 @@ static void free_payload(struct write *w)
 		if (pl->frames[i] != FRAME_NONE)
 			cache_free_held(&w->p->dom, pl->frames[i]);
 	pl->nr_frames = 0;
-	w->p->backing.promised -= pl->promised;
+	w->p->backing.space.promised -= pl->promised;
 	pl->promised = 0;
 }
 
@@ -274,7 +274,7 @@ void writes_submit(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct pa
 	struct write *w = write_create(p, req, fn, payload);
 	if (!w) {
 		domain_lock(&p->dom);
-		p->backing.promised -= payload->promised;
+		p->backing.space.promised -= payload->promised;
 		domain_unlock(&p->dom);
 		fuse_reply_err(req, ENOMEM);
 		fnode_put(p, fn);

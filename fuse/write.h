@@ -23,7 +23,7 @@ struct fnode;
 struct payload {
 	uint64_t offset; /* in the file */
 	uint32_t bytes;
-	uint64_t promised; /* of it, counted in backing.promised until it is dirty */
+	uint64_t promised; /* of it, counted in space.promised until it is dirty */
 	unsigned nr_frames;
 	uint32_t *frames; /* those taken into the cache become FRAME_NONE */
 };

@@ -357,8 +357,12 @@ static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint6
 	}
 	uint64_t start = io->index << PAGE_SHIFT_BITS, end = start + io->bytes;
 	state_written(node, start, end, err != 0);
-	if (!err && end > node->file->size_below && !node->cut_pending)
+	if (!err && end > node->file->size_below && !node->cut_pending) {
+		/* Beyond the end: what it leaves out is a hole. */
+		if (start > node->file->size_below)
+			node->file->dense = false;
 		node->file->size_below = end;
+	}
 	for (unsigned i = 0; i < io->nr_pages; i++)
 		cache_end_writeback(node, io->index + i, io->frames[i], err, now_us);
 	want_position(fl, node, now_us);

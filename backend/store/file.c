@@ -115,8 +115,10 @@ static int file_create(struct store *st, int path_fd, struct store_file **ret_fi
 		return ret;
 	}
 	struct stat sb;
-	if (fstat(f->fd, &sb) == 0)
+	if (fstat(f->fd, &sb) == 0) {
 		f->size_below = st->raw ? st->raw_size : (uint64_t)sb.st_size;
+		f->dense = sb.st_blocks >= sb.st_size / 512;
+	}
 	if (f->writable && !st->buffered) {
 		f->fd_direct = reopen(path_fd, O_RDWR | O_DIRECT);
 		f->direct = f->fd_direct >= 0;
@@ -164,6 +166,7 @@ int store_tree_init(struct store *st, int root_fd, bool read_only)
 	struct statfs sf;
 	st->serial_extends = fstatfs(st->sync_fd, &sf) == 0 &&
 		(sf.f_type == EXT4_SUPER_MAGIC || sf.f_type == XFS_SUPER_MAGIC);
+	st->copies = fstatfs(st->sync_fd, &sf) == 0 && sf.f_type == BTRFS_SUPER_MAGIC;
 	return 0;
 }
 
@@ -294,6 +297,36 @@ uint64_t store_file_position(const struct store_file *f, uint64_t offset)
 		return sx.stx_ino;
 	return extent->fe_physical +
 		(offset > extent->fe_logical ? offset - extent->fe_logical : 0);
+}
+
+bool store_file_has_blocks(const struct store_file *f, uint64_t offset, uint64_t bytes)
+{
+	enum { EXTENTS = 16 };
+	const uint32_t elsewhere = FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DELALLOC |
+		FIEMAP_EXTENT_ENCODED | FIEMAP_EXTENT_DATA_INLINE | FIEMAP_EXTENT_SHARED;
+	union {
+		struct fiemap map;
+		char room[sizeof(struct fiemap) + EXTENTS * sizeof(struct fiemap_extent)];
+	} u;
+	uint64_t end = offset + bytes;
+
+	if (f->store->copies)
+		return false;
+	while (offset < end) {
+		u.map = (struct fiemap){.fm_extent_count = EXTENTS};
+		u.map.fm_start = offset;
+		u.map.fm_length = end - offset;
+		if (ioctl(f->fd, FS_IOC_FIEMAP, &u.map) < 0 || u.map.fm_mapped_extents == 0)
+			return false;
+		for (unsigned i = 0; i < u.map.fm_mapped_extents; i++) {
+			const struct fiemap_extent *e = &u.map.fm_extents[i];
+			if (e->fe_logical > offset || e->fe_flags & elsewhere)
+				return false;
+			if (e->fe_logical + e->fe_length > offset)
+				offset = e->fe_logical + e->fe_length;
+		}
+	}
+	return true;
 }
 
 bool store_file_can_hold(struct store_file *f, uint64_t end)

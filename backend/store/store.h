@@ -35,6 +35,7 @@ struct store_file {
 	uint64_t size_below; /* the source's file is at least this long; the cache's lock */
 	uint64_t reach;	     /* a size it is known to be able to have; atomic */
 	char *name; /* relative to the tree as it was last known, or NULL; the cache's lock */
+	bool dense; /* no holes below size_below, by its count of blocks; the cache's lock */
 };
 
 struct store_ops {
@@ -52,6 +53,8 @@ struct store {
 	bool buffered; /* the whole source fakes or lacks O_DIRECT */
 	bool raw;
 	bool serial_extends; /* ext4, xfs: direct writes beyond the end go one at a time */
+	bool copies; /* btrfs: what is written over takes new blocks, and its figures of free
+		      * ones are those of its last commit */
 	bool read_only;
 	uint64_t raw_size;
 };
@@ -78,6 +81,9 @@ int store_file_set_mtime(struct store_file *f, struct timespec mtime);
  * for putting files in order. The inode number where the filesystem does not tell (no FIEMAP, no
  * blocks yet). May wait for a write to the file that is under way. */
 uint64_t store_file_position(const struct store_file *f, uint64_t offset);
+/* Are all the bytes in blocks of the file's own, so that writing over them takes no room? No where
+ * that is not known. */
+bool store_file_has_blocks(const struct store_file *f, uint64_t offset, uint64_t bytes);
 /* May it be as large as end? Filesystems have limits, and a write beyond them must be refused
  * when it is accepted. */
 bool store_file_can_hold(struct store_file *f, uint64_t end);
