@@ -29,22 +29,22 @@
 #define CALLS(X)                                                                                                  \
 	X(malloc)                                                                                                 \
 	X(calloc)                                                                                                 \
-	X(realloc) X(aligned_alloc) X(mmap) X(madvise) X(memfd_create) X(open) X(openat) X(                       \
-		open_by_handle_at) X(name_to_handle_at) X(fopen) X(fcntl) X(close) X(pread)                       \
-		X(preadv) X(pwritev) X(sync_file_range) X(fsync) X(fdatasync) X(syncfs) X(                        \
-			ftruncate) X(fallocate) X(lseek) X(ioctl) X(syscall) X(stat) X(fstat)                     \
-			X(fstatat) X(statx) X(fstatfs) X(fstatvfs) X(futimens) X(utimensat) X(                    \
-				chmod) X(fchownat) X(readlink) X(readlinkat) X(realpath) X(opendir)               \
-				X(fdopendir) X(readdir) X(mkdir) X(mkdirat) X(mknodat) X(                         \
-					symlinkat) X(linkat) X(renameat2) X(unlinkat) X(unlink)                   \
-					X(getxattr) X(setxattr) X(listxattr) X(removexattr) X(                    \
-						readv) X(writev) X(read) X(write) X(poll)                         \
-						X(epoll_create1) X(epoll_ctl) X(epoll_wait) X(                    \
-							eventfd) X(pthread_create) X(unshare)                     \
-							X(prctl) X(mount) X(umount2) X(flock) X(                  \
-								fork) X(pipe2) X(io_uring_queue_init)             \
-								X(io_uring_register_buffers_sparse) X(            \
-									io_uring_register_buffers_update_tag)     \
+	X(realloc)                                                                                                \
+	X(aligned_alloc) X(mmap) X(madvise) X(memfd_create) X(open) X(openat) X(open_by_handle_at) X(             \
+		name_to_handle_at) X(fopen) X(fcntl) X(close) X(pread) X(preadv) X(pwritev)                       \
+		X(sync_file_range) X(fsync) X(fdatasync) X(syncfs) X(ftruncate) X(fallocate) X(                   \
+			lseek) X(ioctl) X(syscall) X(stat) X(fstat) X(fstatat) X(statx) X(fstatfs)                \
+			X(fstatvfs) X(futimens) X(utimensat) X(chmod) X(fchownat) X(readlink) X(                  \
+				readlinkat) X(realpath) X(opendir) X(fdopendir) X(readdir) X(mkdir)               \
+				X(mkdirat) X(mknodat) X(symlinkat) X(linkat) X(renameat2) X(                      \
+					unlinkat) X(unlink) X(getxattr) X(setxattr) X(listxattr)                  \
+					X(removexattr) X(readv) X(writev) X(read) X(write) X(                     \
+						poll) X(epoll_create1) X(epoll_ctl) X(epoll_wait)                 \
+						X(eventfd) X(pthread_create) X(unshare) X(                        \
+							prctl) X(mount) X(umount2) X(flock)                       \
+							X(fork) X(pipe2) X(io_uring_queue_init) X(                \
+								io_uring_register_buffers_sparse)                 \
+								X(io_uring_register_buffers_update_tag)           \
 									X(io_uring_submit) X(                     \
 										io_uring_submit_and_wait_timeout) \
 										X(completion) X(                  \
@@ -80,7 +80,7 @@ static int fuse_fd = -1;
 
 static _Alignas(16) char early[8192];
 static size_t early_used;
-static bool resolving;
+static volatile bool resolving; /* dlsym() comes back here, which its prototype denies */
 
 static void *early_alloc(size_t bytes)
 {
