@@ -262,10 +262,8 @@ static void *flush_main(void *arg)
 	while (p->flush_done < p->flush_started) {
 		uint64_t target = p->flush_started;
 		domain_unlock(&p->dom);
-		int ret = pacefs_sync(p);
+		pacefs_sync(p);
 		domain_lock(&p->dom);
-		if (ret < 0)
-			p->backing.dev.errors++;
 		p->flush_done = target;
 	}
 	p->flush_running = false;
@@ -282,18 +280,22 @@ void control_stop(struct pacefs *p)
 	domain_unlock(&p->dom);
 }
 
-uint64_t control_flush(struct pacefs *p)
+int control_flush(struct pacefs *p)
 {
 	pthread_t thread;
+	int ret = 0;
 
 	domain_lock(&p->dom);
-	uint64_t seq = ++p->flush_started;
-	if (!p->flush_running && pthread_create(&thread, NULL, flush_main, p) == 0) {
-		pthread_detach(thread);
+	if (!p->flush_running)
+		ret = pthread_create(&thread, NULL, flush_main, p);
+	if (ret == 0) {
+		if (!p->flush_running)
+			pthread_detach(thread);
 		p->flush_running = true;
+		p->flush_started++;
 	}
 	domain_unlock(&p->dom);
-	return seq;
+	return -ret;
 }
 
 /* ---- get and set ---- */
@@ -422,8 +424,7 @@ int control_set(fuse_req_t req, const char *name, const char *value, size_t size
 			log_warn("flush=%s rejected: need 1, which starts a flush", text);
 			return -EINVAL;
 		}
-		control_flush(p);
-		return 0;
+		return control_flush(p);
 	}
 	if (is_figure(name))
 		return -EPERM;

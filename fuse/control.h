@@ -32,8 +32,8 @@ ssize_t control_list(char *names, size_t size);
  * now in force, where the kernel has such a knob (6.2). Without the lock. */
 void control_bound_mapped_pages(struct pacefs *p);
 
-/* Start a flush of everything dirty now; its sequence number. */
-uint64_t control_flush(struct pacefs *p);
+/* Start a flush of everything dirty now. 0 or -errno. */
+int control_flush(struct pacefs *p);
 /* After pacefs_end(): returns when no flush is under way any more. */
 void control_stop(struct pacefs *p);
 /* The text of user.pacefs.stats. */

@@ -252,12 +252,8 @@ void pacefs_end(struct pacefs *p)
 	domain_unlock(&p->dom);
 	if (ended)
 		return;
-	int ret = flusher_drain(&p->backing.flusher);
+	flusher_drain(&p->backing.flusher);
 	wait_for_syncing(p);
-	if (ret < 0) {
-		log_error("%s: the last sync failed: %s", p->options.source, strerror(-ret));
-		p->backing.dev.errors++;
-	}
 	p->status = verdict(p);
 	mount_destroy(&p->mount, false);
 	flusher_stop(&p->backing.flusher);

@@ -260,6 +260,21 @@ static void settle_all(struct flusher *fl)
 	}
 }
 
+/* The source tells of an error once: whoever asks later finds it counted here. */
+static int sync_source(struct flusher *fl)
+{
+	struct device *dev = fl->dev;
+	int ret = store_sync_all(fl->store);
+
+	if (ret == 0)
+		return 0;
+	log_error("%s: sync failed: %s", dev->name, strerror(-ret));
+	domain_lock(dev->dom);
+	dev->errors++;
+	domain_unlock(dev->dom);
+	return ret;
+}
+
 int flusher_sync(struct flusher *fl)
 {
 	struct device *dev = fl->dev;
@@ -279,7 +294,7 @@ int flusher_sync(struct flusher *fl)
 		wait_progress(dev->dom);
 	settle_all(fl);
 	domain_unlock(dev->dom);
-	return store_sync_all(fl->store);
+	return sync_source(fl);
 }
 
 int flusher_drain(struct flusher *fl)
@@ -296,5 +311,5 @@ int flusher_drain(struct flusher *fl)
 	}
 	dev->drain = false;
 	domain_unlock(dev->dom);
-	return store_sync_all(fl->store);
+	return sync_source(fl);
 }

@@ -9,9 +9,11 @@ import errno
 import mmap
 import os
 import stat
+import time
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 USER = 1000
+FLUSH_S = 20  # as much patience as a busy machine needs
 
 
 def pattern(length, seed):
@@ -497,8 +499,20 @@ class Workload:
             ok, value = self.do("get", os.getxattr, root, name)
             if ok and value.split()[0] != b"50":
                 self.wrong(f"{name} is {value}")
+        if self.do("flush", os.setxattr, root, "user.pacefs.flush", b"1")[0]:
+            self.flush_ends(root)
         self.do("stats", os.getxattr, root, "user.pacefs.stats")
         self.do("statvfs", os.statvfs, root)
+
+    def flush_ends(self, root):
+        """Of three numbers the first are flushes started and done."""
+        end = time.monotonic() + FLUSH_S
+        while time.monotonic() < end:
+            ok, text = self.do("flush?", os.getxattr, root, "user.pacefs.flush")
+            if not ok or text.split()[0] == text.split()[1]:
+                return
+            time.sleep(0.005)
+        self.wrong("a flush does not end")
 
     def unlinked(self):
         """Written, deleted while open, written again."""
