@@ -202,8 +202,10 @@ static struct flush_io *start_write(
 
 /* Direct writes beyond the end of an ext4 file go one at a time, and the device idles between
  * them: 8 % at 50 MB/s with requests of 1 MiB. So a stream's file is lengthened ahead of it, by
- * half a second of writing and never beyond what was accepted. After a crash of the machine that
- * much of the end of a file that nobody had synced may read as zeroes. */
+ * half a second of writing and never beyond what was accepted. After a kill -9 the next start cuts
+ * that off again (backend/state). After a crash of the machine that much of the end of a file that
+ * nobody had synced may read as zeroes: blocks that leave the size alone would not do, since it is
+ * the size that makes the writes wait for each other. */
 static void lengthen_ahead(struct flusher *fl, struct node *node, const struct flush_io *io)
 {
 	struct store_file *file = node->file;

@@ -50,6 +50,8 @@ class Daemon:
     def kill(self):
         self.process.kill()
         self.process.wait()
+        if re.search(r"Sanitizer|runtime error:|[Aa]ssertion", self.text()):
+            self.test.violation("the daemon: " + self.text())
 
     def text(self):
         self.log.flush()
