@@ -412,7 +412,10 @@ static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 	if (io->fill) {
 		if (result < 0 && ++io->attempts < MAX_ATTEMPTS)
 			return true;
-		finish_fill(fl, io, result);
+		/* Less than asked for is not the end of the file: that reads as nothing. */
+		if (result > 0 && (io->done += (unsigned)result) < io->bytes)
+			return true;
+		finish_fill(fl, io, result < 0 ? result : (int)io->done);
 		return false;
 	}
 	if (result == -EINVAL && !io->buffered) {
