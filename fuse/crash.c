@@ -47,7 +47,7 @@ void crash_start(struct pacefs *p, const struct stat *source)
 	/* What is said now is for the journal too. */
 	if (!p->options.foreground)
 		log_to_syslog();
-	int fd = lock_state_open(source, p->state_path, sizeof(p->state_path));
+	int fd = lock_state_open(source, !src.read_only, p->state_path, sizeof(p->state_path));
 	int ret = fd < 0 ? fd : 0;
 	if (ret == 0)
 		state_recover(fd, &src, &p->loss);
@@ -60,7 +60,9 @@ void crash_start(struct pacefs *p, const struct stat *source)
 	if (ret == 0)
 		ret = state_start(&p->state, fd, &src, describe);
 	if (ret < 0) {
-		log_warn("%s: what a kill -9 would lose cannot be kept: %s", p->state_path,
+		/* No file to read, or a user without a place for one. */
+		log_msg(ret == -ENOENT ? LOG_LEVEL_DEBUG : LOG_LEVEL_WARN,
+			"%s: what a kill -9 would lose cannot be kept: %s", p->options.source,
 			strerror(-ret));
 		if (fd >= 0) {
 			close(fd);

@@ -263,7 +263,7 @@ int lock_take(
 	return 0;
 }
 
-int lock_state_open(const struct stat *source, char *ret_path, size_t size)
+int lock_state_open(const struct stat *source, bool create, char *ret_path, size_t size)
 {
 	const char *runtime = getenv("XDG_RUNTIME_DIR");
 	char dir_path[PATH_MAX] = LOCK_DIR, name[96];
@@ -276,7 +276,8 @@ int lock_state_open(const struct stat *source, char *ret_path, size_t size)
 	if (dir < 0)
 		return dir;
 	name_of_file("state", source, name, sizeof(name));
-	int fd = openat(dir, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	int fd = openat(
+		dir, name, O_RDWR | (create ? O_CREAT : 0) | O_NOFOLLOW | O_CLOEXEC, 0600);
 	int ret = fd < 0 ? -errno : fd;
 	close(dir);
 	snprintf(ret_path, size, "%s/%s", dir_path, name);

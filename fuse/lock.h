@@ -9,6 +9,7 @@
 #ifndef PACEFS_FUSE_LOCK_H
 #define PACEFS_FUSE_LOCK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/stat.h>
 
@@ -21,9 +22,10 @@ struct source_lock {
 int lock_take(const char *source, int source_fd, const char *mountpoint,
 	struct source_lock *ret_lock);
 /* A file of this user's for the source, which outlives the process but not the machine
- * (backend/state): in /run/pacefs, or below $XDG_RUNTIME_DIR. A descriptor or -errno, and its path.
+ * (backend/state): in /run/pacefs, or below $XDG_RUNTIME_DIR. A descriptor or -errno (-ENOENT: there is
+ * none, or no such place), and its path.
  * While the source is locked. */
-int lock_state_open(const struct stat *source, char *ret_path, size_t size);
+int lock_state_open(const struct stat *source, bool create, char *ret_path, size_t size);
 /* Fine to call twice. */
 void lock_release(struct source_lock *lock);
 
