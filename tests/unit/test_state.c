@@ -7,9 +7,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -238,6 +241,142 @@ static void any_bytes(void **unused)
 	free(data);
 }
 
+/* ---- the next start ---- */
+
+enum { DATA = 8192, LENGTHENED = 65536 };
+
+static struct {
+	char dir[32], file[48];
+	struct state_source src;
+	struct state_header header;
+	struct state_record record;
+} r;
+
+/* A file with some data and zeroes nobody wrote, and the record that its daemon left. */
+static int setup_recovery(void **unused)
+{
+	static const char data[DATA] = {1};
+	struct statfs sf;
+	struct stat st;
+	uint64_t fsid;
+
+	memset(&r, 0, sizeof(r));
+	strcpy(r.dir, "/tmp/test_state.XXXXXX");
+	assert_non_null(mkdtemp(r.dir));
+	snprintf(r.file, sizeof(r.file), "%s/a", r.dir);
+	int fd = open(r.file, O_RDWR | O_CREAT, 0600);
+	assert_int_equal(write(fd, data, DATA), DATA);
+	assert_int_equal(ftruncate(fd, LENGTHENED), 0);
+	close(fd);
+	r.src = (struct state_source){.path = "test", .root_fd = open(r.dir, O_RDONLY)};
+	assert_int_equal(fstatfs(r.src.root_fd, &sf), 0);
+	memcpy(&fsid, &sf.f_fsid, sizeof(fsid));
+	assert_int_equal(fstat(r.src.root_fd, &st), 0);
+	state_header_init(&r.header, fsid, st.st_ino);
+	assert_int_equal(stat(r.file, &st), 0);
+	r.record = (struct state_record){
+		.used = 1,
+		.who = {.ino = st.st_ino, .name = "a"},
+		.pages = 3,
+		.size = 1 << 20,
+		.extended_from = LENGTHENED,
+		.extended_to = LENGTHENED,
+		.written = DATA / 2,
+	};
+	return 0;
+}
+
+static int teardown_recovery(void **unused)
+{
+	close(r.src.root_fd);
+	unlink(r.file);
+	rmdir(r.dir);
+	return 0;
+}
+
+static off_t size_now(void)
+{
+	struct stat st;
+
+	assert_int_equal(stat(r.file, &st), 0);
+	return st.st_size;
+}
+
+/* Returns the size of the file afterwards. */
+static off_t recover(struct state_loss *ret_loss)
+{
+	int fd = memfd_create("state", 0);
+
+	r.record.check = state_who_check(&r.record.who);
+	assert_int_equal(write(fd, &r.header, sizeof(r.header)), sizeof(r.header));
+	assert_int_equal(write(fd, &r.record, sizeof(r.record)), sizeof(r.record));
+	state_recover(fd, &r.src, ret_loss);
+	close(fd);
+	return size_now();
+}
+
+static void zeroes_are_cut_off(void **unused)
+{
+	struct state_loss loss;
+
+	assert_int_equal(recover(&loss), DATA);
+	assert_int_equal(loss.files, 1);
+	assert_int_equal(loss.trimmed, 1);
+	assert_int_equal(loss.bytes, 3 * PAGE_BYTES);
+	/* And once more, as after a kill of this start: there is nothing to cut now. */
+	assert_int_equal(recover(&loss), DATA);
+	assert_int_equal(loss.trimmed, 0);
+}
+
+static void lengthening_was_under_way(void **unused)
+{
+	struct state_loss loss;
+
+	r.record.extended_from = DATA;
+	r.record.extended_to = 2 * LENGTHENED;
+	assert_int_equal(recover(&loss), DATA);
+}
+
+static void what_is_not_cut_off(void **unused)
+{
+	const struct state_record good = r.record;
+	const struct state_header head = r.header;
+	struct state_loss loss;
+
+	r.record.extended_from = r.record.extended_to = LENGTHENED - PAGE_BYTES;
+	assert_int_equal(recover(&loss), LENGTHENED); /* it was made longer by somebody */
+	r.record.extended_from = r.record.extended_to = LENGTHENED + PAGE_BYTES;
+	assert_int_equal(recover(&loss), LENGTHENED); /* or shorter */
+	r.record = good;
+	r.record.extended_from = r.record.extended_to = 0;
+	assert_int_equal(recover(&loss), LENGTHENED);
+	r.record = good;
+	r.record.written = LENGTHENED;
+	assert_int_equal(recover(&loss), LENGTHENED);
+	r.record = good;
+	r.record.who.ino++; /* another file has the name now */
+	assert_int_equal(recover(&loss), LENGTHENED);
+	assert_int_equal(loss.files, 1);
+	r.record = good;
+	r.record.gone = 1;
+	assert_int_equal(recover(&loss), LENGTHENED);
+	assert_int_equal(loss.files, 0);
+	r.record = good;
+	r.src.read_only = true;
+	assert_int_equal(recover(&loss), LENGTHENED);
+	assert_int_equal(loss.files, 1);
+	r.src.read_only = false;
+	r.header.fsid++;
+	r.header.check = state_header_check(&r.header);
+	assert_int_equal(recover(&loss), LENGTHENED); /* another filesystem on the device */
+	assert_int_equal(loss.files, 0);
+	r.header = head;
+	r.header.check++;
+	assert_int_equal(recover(&loss), LENGTHENED);
+	r.header = head;
+	assert_int_equal(recover(&loss), DATA); /* all else was right */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -247,6 +386,12 @@ int main(void)
 		cmocka_unit_test_setup_teardown(more_files_than_records, setup, teardown),
 		cmocka_unit_test(what_is_not_believed),
 		cmocka_unit_test(any_bytes),
+		cmocka_unit_test_setup_teardown(
+			zeroes_are_cut_off, setup_recovery, teardown_recovery),
+		cmocka_unit_test_setup_teardown(
+			lengthening_was_under_way, setup_recovery, teardown_recovery),
+		cmocka_unit_test_setup_teardown(
+			what_is_not_cut_off, setup_recovery, teardown_recovery),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
