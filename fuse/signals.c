@@ -17,7 +17,7 @@ enum {
 	 * told to end at the same time as we are when the machine goes down, and init systems
 	 * kill what is left after a minute and a half: the last pages and the verdict need a few
 	 * seconds of that. */
-	OPEN_FILES_S = 20,
+	OPEN_FILES_S = 10,
 };
 
 static pthread_t thread;

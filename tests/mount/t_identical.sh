@@ -1,7 +1,7 @@
 #!/bin/bash
 # When umount returns the source is what was written, bit by bit, whatever happens to the daemon
 # then: it is killed at that moment, and a copy of the device is looked at, since the source's page
-# cache is not the disk. PACEFS_UMOUNT_CYCLES: how often, default 4. PACEFS_SEED: of the first.
+# cache is not the disk. PACEFS_UMOUNT_CYCLES: how often, default 3. PACEFS_SEED: of the first.
 # timeout: 900
 # shellcheck source=../lib/mount_test.sh
 . "$PACEFS_REPO/tests/lib/mount_test.sh"
@@ -10,7 +10,7 @@ src=$TEST_DIR/usb
 mnt=$TEST_DIR/mnt
 copy=$TEST_DIR/copy
 workload=$PACEFS_REPO/tests/lib/workload.py
-cycles=${PACEFS_UMOUNT_CYCLES:-4}
+cycles=${PACEFS_UMOUNT_CYCLES:-3}
 seed=${PACEFS_SEED:-$((RANDOM * 100))}
 
 # identical: what is on the device, after the journal of its file system was replayed as after a

@@ -35,6 +35,10 @@ gone_from_view() {
 	[ "$(entries)" -eq 0 ]
 }
 
+writes_on() {
+	[ "$(stat -c %s "$mnt/w" 2>/dev/null || echo 0)" -gt 4000000 ]
+}
+
 # ended NAME FILE: the daemon is gone with status 0, the file is there and the mount is not
 ended() {
 	check "$1: the daemon ends" pacefs_wait "$mnt"
@@ -76,7 +80,7 @@ daemon=${PACEFS_PID[$mnt]}
 cp "$payload" "$mnt/a"
 (trap '' TERM && writer "$mnt/w" "$TEST_DIR/accepted") &
 writer=$!
-sleep 1
+_slowdisk_wait 20 writes_on
 check_ge "a part of it waits, bytes" "$(dirty)" 1000000
 start=$(now_ms)
 kill -TERM "$daemon"
@@ -90,15 +94,16 @@ check "and who keeps it is named" grep -q "python3\[$writer\] has a file open" <
 kill -HUP "$daemon"
 check "the writer goes on for a while" kill -0 "$writer"
 check "signals beside a writer: the daemon ends" pacefs_wait "$mnt"
-check_between "in the time that open files get, ms" "$(elapsed_ms "$start")" 18000 45000
+check_between "in the time that open files get, ms" "$(elapsed_ms "$start")" 9000 45000
 check_eq "with status" "$PACEFS_STATUS" 0
-check "and says whom it cut off" grep -q 'files are still open after 20 s: their users are cut off' \
+check "and says whom it cut off" grep -q 'files are still open after 10 s: their users are cut off' \
 	<(pacefs_log "$mnt")
 check "its last line is the verdict" last_line_is_safe
 _slowdisk_wait 10 test -s "$TEST_DIR/accepted"
 wait "$writer"
-check_eq "all that the writer was told it wrote is on the disk, bytes" \
+check_ge "all that the writer was told it wrote is on the disk, bytes" \
 	"$(stat -c %s "$src/w")" "$(<"$TEST_DIR/accepted")"
+check_ge "which is something" "$(<"$TEST_DIR/accepted")" 4000000
 rm -f "$src/w"
 check_eq "signals beside a writer: no node" "$(anchors)" 0
 
@@ -139,6 +144,16 @@ for connection in "$TEST_DIR"/connections/*; do
 done
 ended "connection cut" d
 umount "$TEST_DIR/connections"
+
+# ---- umount -f of a mount that is in use ----
+
+pacefs_start "$src" "$mnt" "" -f || exit 1
+cp "$payload" "$mnt/f"
+exec {fd}<"$mnt/f"
+umount -f "$mnt" 2>/dev/null
+check_fails "umount -f, in use: its users are cut off" cat <&"$fd" 2>/dev/null
+exec {fd}<&-
+ended "umount -f, in use" f
 
 # ---- a copy of the mount in another namespace ----
 

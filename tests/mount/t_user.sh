@@ -180,6 +180,13 @@ check "killed: it starts again, and takes the dead mount away" start $A $room/us
 check "killed: it serves" as $A test -e $room/ma/new
 check "killed: umount" stop $A $room/ma
 
+start $A $room/usb/served $room/ma
+as $A cp $room/pacefs $room/ma/copy
+pkill -TERM -x pacefs
+check "SIGTERM: the daemon ends" _slowdisk_wait 10 no_daemon
+check_fails "SIGTERM: no mount" mounted $room/ma
+check "SIGTERM: the file is on the disk" cmp $room/pacefs $room/usb/served/copy
+
 # ---- umount(8) and its helper, by the user and by root ----
 
 mkdir "$TEST_DIR/upper" "$TEST_DIR/work"
