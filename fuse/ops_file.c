@@ -171,7 +171,9 @@ static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info
 }
 
 /* The kernel does not lock the file for an open with O_TRUNC: a write of it may be half
- * admitted. It is finished first, or it would be torn. */
+ * admitted. It is finished first, or it would be torn. The opener would wait in any case: the
+ * kernel locks the file afterwards, and the writer has that lock until its whole write(2) is
+ * answered. */
 static void wait_for_queued(struct pacefs *p, struct fnode *fn)
 {
 	domain_lock(&p->dom);
@@ -327,15 +329,14 @@ static int read_merged(
 	ssize_t n = 0;
 
 	domain_lock(&p->dom);
-	/* A cut that has not reached the source: old bytes are still there behind it. */
-	if (node->cut_pending)
-		flusher_settle_cut(&p->backing.flusher, node);
+	/* A cut that has not reached the source: what is there behind it is no more. */
+	uint64_t below = node->cut_pending ? node->cut_size : UINT64_MAX;
 	unsigned nr = cache_read_begin(node, off, size, pins, WRITE_MAX_FRAMES, &whole);
 	domain_unlock(&p->dom);
-	if (!whole)
-		n = store_file_read(node->file, buf, size, off);
-	else
-		memset(buf, 0, size);
+	size_t want = whole || off >= below ? 0 : below - off < size ? below - off : size;
+	if (want)
+		n = store_file_read(node->file, buf, want, off);
+	memset(buf + want, 0, size - want);
 	domain_lock(&p->dom);
 	cache_read_end(node, off, size, buf, pins, nr);
 	uint64_t end = node->size;

@@ -131,6 +131,28 @@ source_up usb ext4 1G 20000000 || exit 1
 pacefs_start "$src" "$mnt" max_bytes=1M || exit 1
 check "a delay lock is taken" _slowdisk_wait 5 told "inhibit sleep pacefs delay" 1
 
+# ---- others do not wait for the disk ----
+
+head -c 300000 /dev/urandom >"$mnt/cut"
+head -c 3904 /dev/zero >"$TEST_DIR/want"
+printf end >>"$TEST_DIR/want"
+sync "$mnt/cut"
+slowdisk_set usb stall=1
+printf x | dd of="$mnt/cut" bs=1 seek=100000 conv=notrunc status=none
+sleep 1.5 # it is under way
+start=$(now_ms)
+check "a file is cut while a write of it waits for a silent disk" timeout 10 \
+	truncate -s 4096 "$mnt/cut"
+printf end | dd of="$mnt/cut" bs=1 seek=8000 conv=notrunc status=none
+timeout 10 dd if="$mnt/cut" of="$TEST_DIR/cut" bs=4096 skip=1 iflag=direct status=none
+check "read behind that" cmp "$TEST_DIR/want" "$TEST_DIR/cut"
+check "looked up" timeout 10 test -f "$mnt/cut"
+check "opened with O_TRUNC" timeout 10 dd if=/dev/null of="$mnt/cut" status=none
+check_le "at once, ms" "$(elapsed_ms "$start")" 1000
+slowdisk_set usb stall=0
+
+# ---- writers on a silent disk ----
+
 touch "$mnt"/{0..3} # a silent disk would hold their making
 sync "$mnt/0"
 slowdisk_set usb stall=1
