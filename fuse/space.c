@@ -15,6 +15,8 @@
 /* Metadata of the source (extents, directories, journal credits) beside the data: what ext4 and
  * xfs keep for themselves on a small disk is below this. */
 #define SPACE_MARGIN (8ull << 20)
+/* What btrfs may set aside for the metadata of many small changes until it commits. */
+#define SPACE_METADATA (16ull << 20)
 #define CLUSTER_MOST (128u << 10)
 #define SPACE_LOOK_US US_PER_S
 /* Twice what btrfs commits after when nobody asks. */
@@ -190,9 +192,13 @@ static ssize_t write_now(fuse_req_t req, struct node *node, const struct payload
 		done = done < 0 ? -errno : done;
 	}
 	ops_become_self();
-	/* Delayed allocation may still find the disk full: ask before it is promised. */
-	if (done > 0 && fdatasync(node->file->fd) < 0)
-		done = -errno;
+	/* Delayed allocation may still find the disk full: ask before it is promised. What btrfs sets
+	 * aside comes back with a commit. */
+	if (done > 0 && store_file_sync(node->file, true) < 0) {
+		int ret = -errno;
+		if (!node->file->store->copies || store_sync_all(node->file->store) < 0)
+			done = ret;
+	}
 	if (done < 0)
 		take_back(node);
 	return done;
@@ -360,12 +366,11 @@ int space_truncate(struct pacefs *p, struct node *node, uint64_t size)
 		return 0;
 	uint64_t quota = quota_full_at(p, node);
 	domain_lock(&p->dom);
-	bool ample = fits(p, quota, 0);
+	bool ample = fits(p, quota, SPACE_METADATA);
 	domain_unlock(&p->dom);
 	if (ample)
 		return 0;
 	flusher_sync_node(&p->backing.flusher, node);
-	/* What btrfs sets aside comes back with a commit. */
 	int ret = store_sync_all(&p->backing.store);
 	if (ret == 0)
 		ret = store_file_truncate(node->file, size);

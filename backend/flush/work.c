@@ -122,7 +122,10 @@ static void apply_times(struct flusher *fl, struct node *node)
 	domain_unlock(dom);
 	int ret = file ? store_file_set_mtime(file, mtime) : -EBADF;
 	domain_lock(dom);
-	if (ret < 0)
+	if (ret == -ENOSPC || ret == -EDQUOT)
+		log_warn("%s: no room to set the time of a file",
+			node->dev->name); /* not lost */
+	else if (ret < 0)
 		source_error(node, "setting its time", ret);
 	/* A page on its way, or one that arrived meanwhile, moves the source's time again. */
 	if (node->mtime.tv_sec == mtime.tv_sec && node->mtime.tv_nsec == mtime.tv_nsec &&

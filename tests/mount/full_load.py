@@ -160,7 +160,9 @@ class Writer(threading.Thread):
             if self.tried(lambda: os.ftruncate(f.fd, size) or True):
                 del f.data[size:]
             else:
+                # btrfs wants room for this; refusing it has cleared the rest of a block
                 f.unchanged("ftruncate")
+                self.delete(f)
 
     def lengthen(self):
         f = self.some()

@@ -4,7 +4,8 @@
 # else wants the room; df tells what is left; when there is room again, writing works again.
 #
 # PACEFS_FULL_SECONDS (default 6) and PACEFS_FULL_SEEDS (default 1): how long the random writers
-# run, and which ones. PACEFS_FULL_FS (default "ext4 btrfs"; also xfs, tmpfs): on what.
+# run, and which ones; t_quota.sh too. PACEFS_FULL_FS (default "ext4 btrfs"; also xfs, tmpfs): on what.
+# PACEFS_FULL_FOUR, _SIZE, _FILL (default ext4, 200M, none): the disk of the four writers.
 . "$PACEFS_REPO/tests/lib/mount_test.sh"
 
 source_up usb ext4 80M 20000000 || exit 1
@@ -167,7 +168,7 @@ dropped() {
 
 df_tells() {
 	local fs=$1 before after
-	source_up usb "$fs" 400M 30000000 || exit 1
+	source_up usb "$fs" 400M 50000000 || exit 1
 	pacefs_start "$TEST_DIR/usb" "$mnt" "$later,cache_size=256M" || exit 1
 	dd if=/dev/urandom of="$mnt/old" bs=1M count=60 conv=fsync status=none # it knows the speed now
 	sync -f "$mnt"
@@ -175,7 +176,7 @@ df_tells() {
 	dd if=/dev/zero of="$mnt/new" bs=1M count=100 status=none
 	check_ge "df on $fs: most of it is not on the disk, bytes" "$(pstat dirty_bytes)" 30000000
 	dropped "df on $fs: 100 MiB are taken at once" "$before" 102400
-	sleep 1
+	sleep 0.7
 	dropped "df on $fs: and not twice while they are written" "$before" 102400
 	sync -f "$mnt"
 	dropped "df on $fs: nor afterwards" "$before" 102400
@@ -242,7 +243,8 @@ source_down usb
 
 # ---- four writers of 100 MiB on 200 MiB ----
 
-source_up usb ext4 200M 20000000 || exit 1
+source_up usb "${PACEFS_FULL_FOUR:-ext4}" "${PACEFS_FULL_SIZE:-200M}" 20000000 || exit 1
+[ -z "${PACEFS_FULL_FILL:-}" ] || fallocate -l "$PACEFS_FULL_FILL" usb/fill
 pacefs_start "$TEST_DIR/usb" "$mnt" || exit 1
 cat >"$TEST_DIR/four.py" <<'END'
 import errno, os, sys, threading, time

@@ -6,6 +6,7 @@
 . "$PACEFS_REPO/tests/lib/mount_test.sh"
 
 mnt=$TEST_DIR/mnt
+load=$PACEFS_REPO/tests/mount/full_load.py
 
 ended() {
 	check_eq "$1: no error of writeback" "$(pstat errors)" 0
@@ -52,4 +53,9 @@ acknowledged "$mnt/file" 2000 >/dev/null
 rm "$mnt/file"
 check "after rm writing works again" dd if=/dev/zero of="$mnt/again" bs=1M count=20 status=none
 rm "$mnt/again"
-ended "after rm"
+# seconds: as in t_full.sh
+check "random writers: nothing but a used up quota" \
+	timeout 60 python3 "$load" write "$mnt" book "${PACEFS_FULL_SEEDS:-1}" "${PACEFS_FULL_SECONDS:-6}"
+ended "random writers"
+check "random writers: what was acknowledged is in the source" \
+	python3 "$load" check "$TEST_DIR/usb/own" book
