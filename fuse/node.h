@@ -15,6 +15,7 @@
 
 #include "backend/cache/cache.h"
 
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include "util/hash.h"
 
@@ -39,11 +40,11 @@ struct fnode {
 	int handle_type;
 	unsigned handle_bytes; /* 0: no handle, fd stays open */
 	unsigned char handle[HANDLE_MAX];
-	bool unlinked;	       /* its last name is gone: no handle leads to it any more, so
+	bool unlinked; /* its last name is gone: no handle leads to it any more, so
 				  * its descriptor stays pinned */
-	bool no_suid, no_caps; /* nothing there that a write would take away; guarded by the
-				  * kernel's lock of the file, which write, chmod and setxattr
-				  * hold */
+	atomic_bool no_suid, no_caps; /* nothing there that a write would take away; set with
+				  * the lock, for privs_seq as it was before the look */
+	uint32_t privs_seq;    /* times that something may have been given to it; the lock */
 	uint32_t queued;       /* writes waiting for admission */
 	uint32_t writers_open; /* open(2)s for writing */
 	struct timespec seen_mtime; /* of the source when the kernel last cached its pages */

@@ -138,45 +138,72 @@ void ops_become_self(void)
 	}
 }
 
-static void kill_suid(struct fnode *fn, int fd, const char *path)
+/* Is none there now? */
+static bool kill_suid(int fd, const char *path)
 {
 	struct stat st;
 
 	if (fstatat(fd, "", &st, AT_EMPTY_PATH) < 0)
-		return;
+		return false;
 	mode_t mode = st.st_mode & ~(mode_t)S_ISUID;
 	if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
 		mode &= ~(mode_t)S_ISGID;
-	fn->no_suid = mode == st.st_mode || chmod(path, mode & 07777) == 0;
-	if (!fn->no_suid)
-		log_warn("%s: set-user-id could not be cleared: %s", path, strerror(errno));
+	if (mode == st.st_mode || chmod(path, mode & 07777) == 0)
+		return true;
+	log_warn("%s: set-user-id could not be cleared: %s", path, strerror(errno));
+	return false;
 }
 
-static void kill_caps(struct fnode *fn, const char *path)
+static bool kill_caps(const char *path)
 {
 	/* Asking first: taking away what is not there would still wait for the file's lock
 	 * below, and so for writes in flight. */
-	fn->no_caps =
-		getxattr(path, XATTR_CAPS, NULL, 0) < 0 || removexattr(path, XATTR_CAPS) == 0;
-	if (!fn->no_caps)
-		log_warn("%s: capabilities could not be cleared: %s", path, strerror(errno));
+	if (getxattr(path, XATTR_CAPS, NULL, 0) < 0 || removexattr(path, XATTR_CAPS) == 0)
+		return true;
+	log_warn("%s: capabilities could not be cleared: %s", path, strerror(errno));
+	return false;
+}
+
+/* Relaxed: what a write must clear was given before it began. */
+static bool is_known_free(const atomic_bool *flag)
+{
+	return atomic_load_explicit(flag, memory_order_relaxed);
+}
+
+void ops_privs_given(struct pacefs *p, struct fnode *fn)
+{
+	domain_lock(&p->dom);
+	fn->privs_seq++;
+	atomic_store_explicit(&fn->no_suid, false, memory_order_relaxed);
+	atomic_store_explicit(&fn->no_caps, false, memory_order_relaxed);
+	domain_unlock(&p->dom);
 }
 
 void ops_kill_privs(struct pacefs *p, struct fnode *fn, bool suid_too)
 {
 	char path[OPS_PROC_PATH];
 
-	suid_too = suid_too && !fn->no_suid;
-	if ((!suid_too && fn->no_caps) || p->backing.store.raw)
+	bool suid = suid_too && !is_known_free(&fn->no_suid);
+	bool caps = !is_known_free(&fn->no_caps);
+	if ((!suid && !caps) || p->backing.store.raw)
 		return;
 	int fd = fnode_fd_get(p, fn);
 	if (fd < 0)
 		return;
+	domain_lock(&p->dom);
+	uint32_t seq = fn->privs_seq;
+	domain_unlock(&p->dom);
 	ops_proc_path(path, fd);
-	if (suid_too)
-		kill_suid(fn, fd, path);
-	if (!fn->no_caps)
-		kill_caps(fn, path);
+	bool no_suid = suid && kill_suid(fd, path);
+	bool no_caps = caps && kill_caps(path);
+	domain_lock(&p->dom);
+	/* The kernel locks the file for all of these but an open with O_TRUNC, beside which
+	 * something may be given to it right now. */
+	if (seq == fn->privs_seq && no_suid)
+		atomic_store_explicit(&fn->no_suid, true, memory_order_relaxed);
+	if (seq == fn->privs_seq && no_caps)
+		atomic_store_explicit(&fn->no_caps, true, memory_order_relaxed);
+	domain_unlock(&p->dom);
 	fnode_fd_put(p, fn);
 }
 

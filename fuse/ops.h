@@ -50,6 +50,8 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size);
 /* Capabilities go when a write is accepted, set-user-id and set-group-id if the kernel says that
  * the caller may not keep them (suid_too). */
 void ops_kill_privs(struct pacefs *p, struct fnode *fn, bool suid_too);
+/* Something of that kind may have been given to it: after chmod, an ACL, setxattr. */
+void ops_privs_given(struct pacefs *p, struct fnode *fn);
 /* Its content was changed now, by something else than a paced write. With the lock. */
 void ops_touch(struct node *node);
 /* "/proc/self/fd/N" */

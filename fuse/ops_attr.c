@@ -117,8 +117,8 @@ static int set_attributes(
 	if (ret == 0 && to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
 		ret = set_owner(fd, attr, to_set);
 	if (ret == 0 && to_set & FUSE_SET_ATTR_MODE) {
-		fn->no_suid = false;
 		ret = chmod(path, attr->st_mode & 07777) < 0 ? -errno : 0;
+		ops_privs_given(p, fn);
 	}
 	if (ret == 0 &&
 		to_set &
@@ -269,12 +269,10 @@ void ops_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *
 	struct fnode *fn = xattr_begin(req, ino, path);
 	if (!fn)
 		return;
-	if (strcmp(name, XATTR_CAPS) == 0)
-		fn->no_caps = false;
 	bool acl = strcmp(name, "system.posix_acl_access") == 0;
-	if (acl)
-		fn->no_suid = false;
 	int ret = setxattr(path, name, value, size, flags) < 0 ? -errno : 0;
+	if (acl || strcmp(name, XATTR_CAPS) == 0)
+		ops_privs_given(pacefs_of(req), fn);
 	if (ret == 0 && acl)
 		acl_kills_sgid(req, path);
 	xattr_end(req, fn);
