@@ -87,8 +87,7 @@ class Test:
         for work in workload.WORKERS:
             name = work.__name__
             log = f"{self.work}/{cycle}/{name}"
-            yield name, model.replay(log, model.Model(True, flush)) if os.path.exists(
-                log) else model.Model(True, flush)
+            yield name, model.Replay(log, model.Model(True, flush)).until()
 
     def check(self, report):
         """The last cycle's directory, after the start that printed the report."""

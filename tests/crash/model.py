@@ -250,20 +250,30 @@ class Result:
 
 
 
-def replay(log, model, until_us=None):
-    """Feed a side log into the model: what was begun, and acknowledged, until then."""
-    with open(log) as lines:
-        for line in lines:
-            if not line.endswith("\n"):
+class Replay:
+    """Feeds a side log into a model: what was begun, and acknowledged, until a moment."""
+
+    def __init__(self, log, model):
+        self.model = model
+        self.at = 0
+        self.entries = []
+        if os.path.exists(log):
+            with open(log) as lines:
+                # the last line may be half a one
+                self.entries = [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def until(self, when_us=None):
+        """The model then. Moments must not go back."""
+        while self.at < len(self.entries):
+            when, *what = self.entries[self.at]
+            if when_us is not None and when > when_us:
                 break
-            entry = json.loads(line)
-            if until_us is not None and entry[0] > until_us:
-                break
-            if entry[1] == "ok":
-                model.done()
+            if what == ["ok"]:
+                self.model.done()
             else:
-                model.begin(*entry[1:])
-    return model
+                self.model.begin(*what)
+            self.at += 1
+        return self.model
 
 
 def strangers(root, models):

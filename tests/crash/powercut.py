@@ -93,7 +93,10 @@ class Cuts:
     def __init__(self, record, work, mountpoint, fs, size, points, seed=None, flush="0",
                  ended="0"):
         self.work, self.mountpoint, self.fs = work, mountpoint, fs
-        self.flush, self.ended_us = flush == "1", int(ended)
+        self.ended_us = int(ended)
+        self.replays = [(w.__name__, model.Replay(f"{work}/{w.__name__}",
+                                                  model.Model(False, flush == "1")))
+                        for w in workload.WORKERS]
         self.seed = int(seed) if seed else random.randrange(1, 1000000)
         self.random = random.Random(self.seed)
         self.points = int(points)
@@ -101,7 +104,7 @@ class Cuts:
         self.violations = self.bad = 0
 
     def moments(self):
-        first = min(self.log_start(w) for w in workload.WORKERS)
+        first = min(r.entries[0][0] for _, r in self.replays)
         events = [e.done_us for e in self.disk.writes + self.disk.flushes if e.done_us > first]
         # some after the end: there umount has promised everything
         last = max(events) + 1
@@ -109,15 +112,10 @@ class Cuts:
         return sorted([self.random.choice(events) + self.random.randrange(2)
                        for _ in range(self.points - late)] + [last] * late)
 
-    def log_start(self, work):
-        with open(f"{self.work}/{work.__name__}") as f:
-            return int(f.readline().split(",")[0][1:])
-
     def check(self, when_us):
         found = []
-        for work in workload.WORKERS:
-            name = work.__name__
-            m = model.replay(f"{self.work}/{name}", model.Model(False, self.flush), when_us)
+        for name, replay in self.replays:
+            m = replay.until(when_us)
             if self.ended_us and when_us >= self.ended_us:
                 m.all_durable()
             found += [f"{name}/{v}" for v in m.check(f"{self.mountpoint}/{name}").violations]
