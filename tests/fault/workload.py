@@ -107,12 +107,12 @@ class File:
 class Workload:
     """Runs in a process of its own; report() is for the one that judges the source."""
 
-    def __init__(self, root, source_files, short=False):
+    def __init__(self, root, source_files, short=False, raw=False):
         self.root = root  # a descriptor of the mount's root
         self.files = {f.name: f for f in source_files}
         self.violations = []
         self.errors = []  # (operation, errno name)
-        self.short = short
+        self.short, self.raw = short, raw
 
     def report(self):
         return self.files, self.violations, self.errors
@@ -231,6 +231,9 @@ class Workload:
     # ---- what is done ----
 
     def run(self):
+        if self.raw:
+            self.raw_device()
+            return
         self.small_writes()
         if self.short:
             return
@@ -263,6 +266,29 @@ class Workload:
         self.write(f, fd, 50, 7000, 4)
         self.fsync(f, fd, data_only=True)
         self.close(f, fd)
+
+    def raw_device(self):
+        """One file, and its size is what it is."""
+        f, fd = self.open("image", os.O_RDWR)
+        if fd < 0:
+            return
+        self.write(f, fd, 100, 5000, 1)
+        self.write(f, fd, 20000, 10, 2)
+        self.write(f, fd, 500001, 300000, 3)
+        self.read_back(f, fd)
+        self.fsync(f, fd)
+        self.write(f, fd, 700000, 4096, 4)
+        self.fsync(f, fd, data_only=True)
+        self.check_size(f, fd)
+        if self.do("write beyond", os.pwrite, fd, b"x" * 10, len(f.data))[0]:
+            self.wrong("written beyond the end of a raw image")
+        self.read_back(f, fd)
+        self.close(f, fd)
+        self.syncfs()
+        f, fd = self.open("image", os.O_WRONLY)
+        if fd >= 0:
+            self.write(f, fd, 300007, 200000, 5)
+            self.close(f, fd)
 
     def partial_pages(self):
         """Pages of which the source has the rest: it is read when they are written."""
@@ -558,9 +584,14 @@ class Workload:
 # ---- the source ----
 
 
-def source_files(root):
+def source_files(root, raw=False):
     """Makes what is there before, and says what it is."""
     os.umask(0o022)
+    if raw:
+        data = pattern(1 << 20, 98)
+        with open(f"{root}/image", "wb") as out:
+            out.write(data)
+        return [File("image", True, data)]
     data = pattern(65536, 99)
     with open(f"{root}/old", "wb") as out:
         out.write(data)

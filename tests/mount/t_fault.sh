@@ -17,5 +17,6 @@ sweep --cases "$PACEFS_REPO/tests/fault/cases"
 sweep --engine uring --seed "$SEED" --seconds "$SECONDS_EACH"
 sweep --engine sync --seed "$SEED" --seconds "$SECONDS_EACH"
 sweep --engine uring --source tmpfs --seed "$SEED" --seconds "$SECONDS_EACH"
+sweep --source raw --seed "$SEED" --seconds $((SECONDS_EACH / 2))
 sweep --at start --seed "$SEED" --seconds "$SECONDS_EACH"
 sweep --at start --daemon --seed "$SEED" --seconds $((SECONDS_EACH / 2))
