@@ -2,8 +2,9 @@
 # room.sh SCRIPT - a sealed room for one mount test. Process 1 of a new PID and mount namespace.
 #
 # The test gets TEST_DIR, an empty private tmpfs (TMPDIR points there too), and a private
-# /var/lib/pacefs and /run/mount. When it has ended nothing may be left of it: processes, mounts,
-# loop devices, blkio limits. What is left is named in a "not ok leftover" line and taken away.
+# /var/lib/pacefs, /run/pacefs and /run/mount. When it has ended nothing may be left of it:
+# processes, mounts, loop devices, blkio limits. What is left is named in a "not ok leftover" line
+# and taken away.
 #
 # room.sh --scan-outside - what the room's end should have taken with it, seen from outside.
 #
@@ -99,9 +100,10 @@ inside() {
 	export TEST_DIR=$PACEFS_ROOM/dir
 	export TMPDIR=$TEST_DIR
 	awk '{ print $3 }' /proc/self/mountinfo >"$PACEFS_ROOM/devices"
-	mkdir -p "$TEST_DIR" /var/lib/pacefs /run/mount
+	mkdir -p "$TEST_DIR" /var/lib/pacefs /run/pacefs /run/mount
 	mount -t tmpfs -o mode=755 pacefs-room "$TEST_DIR" || return 1
 	mount -t tmpfs -o mode=755 pacefs-room /var/lib/pacefs || return 1
+	mount -t tmpfs -o mode=700 pacefs-room /run/pacefs || return 1
 	mount -t tmpfs -o mode=755 pacefs-room /run/mount || return 1
 	stat -c %Hd:%Ld "$TEST_DIR" >"$PACEFS_ROOM/dev"
 	mounts >"$PACEFS_ROOM/mounts"
