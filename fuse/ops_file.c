@@ -239,13 +239,11 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 static int create_as(fuse_req_t req, int dirfd, const char *name, mode_t mode, int flags)
 {
 	int ret = ops_become(req);
+	/* What is there by now is not opened by its name: it could be a FIFO or a device. */
 	int fd = ret < 0 ? -1
-			 : openat(dirfd, name,
-				   O_CREAT | (flags & O_EXCL) | O_RDONLY | O_NOFOLLOW |
-					   O_CLOEXEC | O_NONBLOCK,
-				   mode);
+			 : openat(dirfd, name, O_CREAT | O_EXCL | O_RDONLY | O_CLOEXEC, mode);
 	if (ret == 0 && fd < 0)
-		ret = -errno;
+		ret = errno == EEXIST && !(flags & O_EXCL) ? 0 : -errno;
 	ops_become_self();
 	if (fd >= 0)
 		close(fd);
@@ -283,7 +281,8 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 	}
 	if (ret == 0) {
 		fn = fnode_get(p, e.ino);
-		ret = fn ? ops_file_get(p, fn) : -ESTALE;
+		/* ESTALE: the kernel looks again, what it is now. */
+		ret = fn && S_ISREG(fn->type) ? ops_file_get(p, fn) : -ESTALE;
 		if (ret == 0) {
 			ret = check_access(p, fn, fi);
 			if (ret == 0 && fi->flags & O_TRUNC && e.attr.st_size) {

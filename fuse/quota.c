@@ -37,7 +37,8 @@ enum {
 
 static int get_quota(int fd, int kind, uint32_t id, struct dqblk *ret_quota)
 {
-	int cmd = (int)QCMD(Q_GETQUOTA, kind);
+	/* Unsigned: as an int it is shifted out of range. */
+	int cmd = (int)QCMD((unsigned)Q_GETQUOTA, (unsigned)kind);
 
 	return syscall(SYS_quotactl_fd, fd, cmd, id, ret_quota) < 0 ? -errno : 0;
 }
