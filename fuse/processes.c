@@ -87,7 +87,7 @@ static bool maps_below(int process, const char *mountpoint)
 }
 
 /* How the process holds the mount, or NULL. */
-static const char *holds(int process, const char *mountpoint)
+static const char *holds(int process, const char *mountpoint, bool mapped_too)
 {
 	if (link_is_below(process, "cwd", mountpoint))
 		return "is in it";
@@ -97,7 +97,7 @@ static const char *holds(int process, const char *mountpoint)
 		return "runs from it";
 	if (fd_is_below(process, mountpoint))
 		return "has a file open";
-	return maps_below(process, mountpoint) ? "has a file mapped" : NULL;
+	return mapped_too && maps_below(process, mountpoint) ? "has a file mapped" : NULL;
 }
 
 static void read_comm(int process, char *comm, size_t size)
@@ -124,7 +124,8 @@ unsigned int processes_name_holders(const char *mountpoint, pid_t daemon)
 			continue;
 		int process =
 			openat(dirfd(proc), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		const char *how = process < 0 ? NULL : holds(process, mountpoint);
+		const char *how =
+			process < 0 ? NULL : holds(process, mountpoint, daemon != getpid());
 		if (how && nr++ < HOLDERS_SHOWN) {
 			read_comm(process, comm, sizeof(comm));
 			log_error("%s[%s] %s", comm, entry->d_name, how);

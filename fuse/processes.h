@@ -8,7 +8,9 @@
 
 /* One line on stderr for each process that has a directory or file of the mount open (the
  * first few). Returns how many there are, of those this user may look into. Not the daemon:
- * what it holds below a mount over its own source has the same path. */
+ * what it holds below a mount over its own source has the same path. When the daemon itself asks,
+ * mapped files do not count: to look at a process's memory waits for that process, which may wait
+ * for the daemon. */
 unsigned int processes_name_holders(const char *mountpoint, pid_t daemon);
 
 /* The daemon as a descriptor that becomes readable when it has ended; -1 when it cannot

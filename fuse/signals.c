@@ -69,10 +69,9 @@ static void take_from_view(struct pacefs *p)
 		return;
 	if (mount_umount(mountpoint, false) == 0)
 		return;
-	if (processes_name_holders(mountpoint, getpid()))
-		log_warn("%s is in use: it is gone from view, and its users are cut off after "
-			 "%d s",
-			mountpoint, OPEN_FILES_S);
+	processes_name_holders(mountpoint, getpid());
+	log_warn("%s is in use: it is gone from view, and its users are cut off after %d s",
+		mountpoint, OPEN_FILES_S);
 	int ret = mount_umount(mountpoint, true);
 	if (ret < 0)
 		log_warn("%s: %s", mountpoint, strerror(-ret));
