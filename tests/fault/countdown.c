@@ -30,7 +30,8 @@
 	X(malloc)                                                                                                 \
 	X(calloc)                                                                                                 \
 	X(realloc)                                                                                                \
-	X(aligned_alloc) X(mmap) X(madvise) X(memfd_create) X(open) X(openat) X(open_by_handle_at) X(             \
+	X(aligned_alloc)                                                                                          \
+	X(mmap) X(madvise) X(memfd_create) X(open) X(openat) X(open_by_handle_at) X(                              \
 		name_to_handle_at) X(fopen) X(fcntl) X(close) X(pread) X(preadv) X(pwritev)                       \
 		X(sync_file_range) X(fsync) X(fdatasync) X(syncfs) X(ftruncate) X(fallocate) X(                   \
 			lseek) X(ioctl) X(syscall) X(stat) X(fstat) X(fstatat) X(statx) X(fstatfs)                \
@@ -498,8 +499,7 @@ static void count_requests(struct io_uring *ring, const void *caller)
 {
 	nr_failed = 0;
 	for (; counted != ring->sq.sqe_tail; counted++) {
-		struct io_uring_sqe *sqe =
-			&ring->sq.sqes[counted & (*ring->sq.kring_entries - 1)];
+		struct io_uring_sqe *sqe = &ring->sq.sqes[counted & ring->sq.ring_mask];
 		/* The only plain read is that of the eventfd. */
 		bool kick = sqe->opcode == IORING_OP_READ;
 		int error = hit(kick ? CALL_kick_completion : CALL_completion, caller);
@@ -517,7 +517,7 @@ static void fail_completions(struct io_uring *ring)
 	unsigned tail = __atomic_load_n(ring->cq.ktail, __ATOMIC_ACQUIRE);
 
 	for (unsigned at = *ring->cq.khead; nr_failed && at != tail; at++) {
-		struct io_uring_cqe *cqe = &ring->cq.cqes[at & (*ring->cq.kring_entries - 1)];
+		struct io_uring_cqe *cqe = &ring->cq.cqes[at & ring->cq.ring_mask];
 		for (unsigned i = 0; i < nr_failed; i++)
 			if (cqe->user_data == failed[i])
 				cqe->res = -control->error;
