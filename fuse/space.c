@@ -194,8 +194,8 @@ static ssize_t write_now(fuse_req_t req, struct node *node, const struct payload
 	ops_become_self();
 	/* Delayed allocation may still find the disk full: ask before it is promised. What btrfs sets
 	 * aside comes back with a commit. */
-	if (done > 0 && store_file_sync(node->file, true) < 0) {
-		int ret = -errno;
+	int ret = done > 0 ? store_file_sync(node->file, true) : 0;
+	if (ret < 0) {
 		if (!node->file->store->copies || store_sync_all(node->file->store) < 0)
 			done = ret;
 	}

@@ -349,7 +349,12 @@ int store_file_sync(struct store_file *f, bool datasync)
 {
 	int ret = datasync ? fdatasync(f->fd) : fsync(f->fd);
 
-	return ret < 0 ? -errno : 0;
+	if (ret == 0)
+		return 0;
+	ret = -errno;
+	/* What it could not write is clean for the kernel: writing it again must start anew. */
+	store_file_forget(f);
+	return ret;
 }
 
 int store_sync_all(struct store *st)
