@@ -172,6 +172,20 @@ static void print_writers(const char *stats)
 		putchar(')');
 }
 
+static void print_health(const char *stats)
+{
+	char health[16] = "";
+
+	stats_text(stats, "health", health, sizeof(health));
+	if (strcmp(health, "gone") == 0)
+		fputs(" | device gone", stdout);
+	else if (strcmp(health, "failing") == 0)
+		printf(" | write-through since an error %.0f s ago",
+			stats_number(stats, "error_us") / 1e6);
+	if (stats_number(stats, "parked") > 0)
+		fputs(" | no room on the device for what was accepted (tried again)", stdout);
+}
+
 static void print_errors(const char *stats)
 {
 	double errors = stats_number(stats, "errors");
@@ -232,6 +246,7 @@ static int run_status(const struct arguments *args)
 		printf(" = %.1f s", unwritten / speed);
 	print_limit(stats);
 	print_writers(stats);
+	print_health(stats);
 	print_errors(stats);
 	print_safety(stats);
 	return 0;
@@ -355,8 +370,14 @@ static void report_errors(const char *stats, uint64_t errors)
 {
 	double lost = stats_number(stats, "lost_bytes");
 
-	if (name_lost(stats) == 0)
+	unsigned int named = name_lost(stats);
+	double ranges = stats_number(stats, "lost_ranges");
+
+	if (named == 0)
 		log_error("the mount names no file; see the log of its daemon");
+	else if (ranges > named)
+		log_error("and %.0f ranges more: the log of its daemon names all",
+			ranges - named);
 	log_error("%" PRIu64 " error%s, %s not written", errors, errors == 1 ? "" : "s",
 		lost > 0 ? bytes_text(lost) : "something was");
 }

@@ -131,6 +131,19 @@ static uint64_t silent_us(const struct device *dev, uint64_t now_us)
 	return now_us - since;
 }
 
+static void add_health(struct text *t, const struct device *dev, uint64_t now_us)
+{
+	static const char *const names[] = {
+		[DEVICE_HEALTHY] = "healthy",
+		[DEVICE_FAILING] = "failing",
+		[DEVICE_GONE] = "gone",
+	};
+
+	add(t, "health: %s\n", names[dev->health]);
+	add_u64(t, "error_us", dev->error_us ? now_us - dev->error_us : 0);
+	add_u64(t, "parked", dev->parked);
+}
+
 static void add_amounts(struct text *t, struct pacefs *p, uint64_t now_us)
 {
 	const struct backing *b = &p->backing;
@@ -158,6 +171,7 @@ static void add_amounts(struct text *t, struct pacefs *p, uint64_t now_us)
 	add_u64(t, "mapping_bytes", p->dom.map_bytes);
 	add_u64(t, "silent_us", silent_us(dev, now_us));
 	add_u64(t, "stalls", dev->busy.nr_stalls);
+	add_health(t, dev, now_us);
 	add_u64(t, "errors", dev->errors);
 	add_u64(t, "lost_bytes", dev->lost_bytes);
 	add_u64(t, "killed_lost_files", p->loss.files);
@@ -216,16 +230,18 @@ static void add_memory(struct text *t, const struct pacefs *p, uint64_t resident
 		memory_ceiling_bytes(cache * PAGE_BYTES, p->dom.nr_held * PAGE_BYTES));
 }
 
-static void add_lost(struct text *t, const struct pacefs *p, uid_t uid)
+/* Names are for those who may see all files. */
+static void add_lost(struct text *t, const struct lost *lost, uid_t uid)
 {
-	char name[sizeof(p->backing.flusher.lost[0].name)];
+	enum { MOST = 1000 }; /* more would not fit */
+	const char *name;
+	struct lost_range range;
 
-	for (unsigned i = 0; i < p->backing.flusher.nr_lost; i++) {
-		const struct lost_range *l = &p->backing.flusher.lost[i];
-		snprintf(name, sizeof(name), "%s", control_is_master(uid) ? l->name : "?");
-		log_make_printable(name);
-		add(t, "lost: %s %" PRIu64 " %" PRIu64 "\n", name, l->from, l->to);
-	}
+	add_u64(t, "lost_files", lost->nr_files);
+	add_u64(t, "lost_ranges", lost->nr_ranges);
+	for (unsigned at = 0; at < MOST && lost_next(lost, &at, &name, &range);)
+		add(t, "lost: %s %" PRIu64 " %" PRIu64 "\n",
+			control_is_master(uid) ? name : "?", range.from, range.to);
 }
 
 int control_stats(struct pacefs *p, uid_t uid, char *text, size_t size)
@@ -247,7 +263,7 @@ int control_stats(struct pacefs *p, uid_t uid, char *text, size_t size)
 		p->backing.store.buffered ? ", buffered" : "");
 	add_u64(&t, "daemon_pid", (uint64_t)getpid());
 	add_writers(&t, p, uid, now);
-	add_lost(&t, p, uid);
+	add_lost(&t, &p->backing.flusher.lost, uid);
 	domain_unlock(&p->dom);
 	return (int)(t.at - text);
 }
@@ -308,7 +324,7 @@ static ssize_t get_figure(struct pacefs *p, const char *name, char *text, size_t
 
 	if (strcmp(name, "flush") == 0)
 		return snprintf(text, size, "%" PRIu64 " %" PRIu64 " %" PRIu64,
-			p->flush_started, p->flush_done, b->dev.errors);
+			p->flush_started, p->flush_done, b->dev.errors + b->dev.parked);
 	if (strcmp(name, "pos_ratio") == 0)
 		return snprintf(text, size, "%.3f", b->pacing.verdict.pos_ratio);
 	if (strcmp(name, "write_bandwidth") == 0)

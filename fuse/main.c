@@ -98,6 +98,7 @@ static int prepare_backing(struct pacefs *p, int source_fd, const struct stat *s
 			: store_tree_init(&b->store, source_fd, p->options.read_only);
 	if (ret < 0)
 		return ret;
+	store_watch_device(&b->store, facts.block ? facts.name : "");
 	ret = -ENOSYS;
 	if (p->options.io_engine == IO_ENGINE_URING) {
 		ret = store_uring_create(FLUSH_DEPTH, b->dev.kick_fd, &engine);
@@ -170,32 +171,21 @@ static void leave_terminal(void)
 
 /* ---- life ---- */
 
-static void name_lost(const struct pacefs *p)
-{
-	const struct flusher *fl = &p->backing.flusher;
-
-	for (unsigned i = 0; i < fl->nr_lost; i++)
-		log_error("not written: %s, bytes %" PRIu64 " to %" PRIu64, fl->lost[i].name,
-			fl->lost[i].from, fl->lost[i].to);
-	if (fl->nr_lost == FLUSH_LOST_KEPT)
-		log_error("there may be more than these %d: the log above names all",
-			FLUSH_LOST_KEPT);
-}
-
 static int verdict(struct pacefs *p)
 {
 	const struct device *dev = &p->backing.dev;
+	const struct lost *lost = &p->backing.flusher.lost;
 
 	if (dev->errors == 0) {
 		log_info("%s: safe to remove: all data written (%.1f MB), 0 errors",
 			p->options.source, (double)dev->written * PAGE_BYTES / 1e6);
 		return 0;
 	}
-	name_lost(p);
-	log_error("%s: not everything is on the disk: %" PRIu64
-		  " errors, %.1f MB not written, %.1f MB written",
-		p->options.source, dev->errors, (double)dev->lost_bytes / 1e6,
-		(double)dev->written * PAGE_BYTES / 1e6);
+	lost_log(lost);
+	log_error("%s: not everything is on the disk: %" PRIu64 " errors, %" PRIu64
+		  " bytes in %u files (%u ranges) not written, %.1f MB written",
+		p->options.source, dev->errors, dev->lost_bytes, lost->nr_files,
+		lost->nr_ranges, (double)dev->written * PAGE_BYTES / 1e6);
 	return 1;
 }
 

@@ -398,6 +398,24 @@ static bool ctime_is_ours(const struct node *node, const struct stat *st, bool u
 	return ahead > 0 && (unclean || ahead < 1);
 }
 
+/* The kernel asks for the root before anything else, also for what only we need to answer. */
+static int stat_source(struct pacefs *p, const struct fnode *fn, int fd, struct stat *ret_stat)
+{
+	int ret = fstatat(fd, "", ret_stat, AT_EMPTY_PATH) < 0 ? -errno : 0;
+
+	if (fn != p->root)
+		return ret;
+	domain_lock(&p->dom);
+	if (ret == 0) {
+		p->root_stat = *ret_stat;
+	} else if (ret == -EIO && p->root_stat.st_mode) {
+		*ret_stat = p->root_stat;
+		ret = 0;
+	}
+	domain_unlock(&p->dom);
+	return ret;
+}
+
 int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
 {
 	struct node *node = &fn->node;
@@ -412,10 +430,9 @@ int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
 		bool was_unclean = node_is_unclean(node);
 		uint64_t seq = node->unclean_seq;
 		domain_unlock(&p->dom);
-		if (fstatat(fd, "", ret_stat, AT_EMPTY_PATH) < 0) {
-			ret = -errno;
+		ret = stat_source(p, fn, fd, ret_stat);
+		if (ret < 0)
 			break;
-		}
 		domain_lock(&p->dom);
 		bool unclean = node_is_unclean(node);
 		bool current = unclean || (!was_unclean && seq == node->unclean_seq);
@@ -475,6 +492,7 @@ int nodes_init(struct pacefs *p, int root_fd)
 	id.nodeid = NODEID_ROOT;
 	domain_lock(&p->dom);
 	p->root = fnode_create(p, &id, fd, &st);
+	p->root_stat = st;
 	if (p->root) {
 		fd_list_remove(p, p->root);
 		p->root->fd_pins++; /* never closed */

@@ -375,6 +375,14 @@ void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fus
 
 /* ---- writing ---- */
 
+static bool source_is_gone(struct pacefs *p)
+{
+	domain_lock(&p->dom);
+	bool gone = p->backing.dev.health == DEVICE_GONE;
+	domain_unlock(&p->dom);
+	return gone;
+}
+
 /* What the source could never take must be refused now, not when it is flushed. */
 static int refuse_write(struct pacefs *p, struct fnode *fn, uint64_t off, size_t size)
 {
@@ -398,6 +406,8 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 	}
 	struct open_file *of = ops_open_file(p, ino, fi);
 	int ret = of && of->writes ? refuse_write(p, of->fn, (uint64_t)off, size) : -EBADF;
+	if (ret == 0 && !fi->writepage && source_is_gone(p))
+		ret = -EIO;
 	struct fnode *fn = ret == 0 ? fnode_get(p, ino) : NULL;
 	if (!fn) {
 		ops_reply(req, ret ? ret : -ESTALE);
@@ -427,15 +437,15 @@ static int sync_file(struct pacefs *p, struct open_file *of, bool datasync)
 	struct node *node = &of->fn->node;
 
 	flusher_sync_node(&p->backing.flusher, node);
-	int ret = store_file_sync(node->file, datasync);
-	if (ret < 0) {
-		/* The source tells its one descriptor once; everybody who has it open is to
-		 * hear it. */
-		domain_lock(&p->dom);
-		node_set_error(node, -ret);
-		domain_unlock(&p->dom);
-	}
-	return take_error(p, of);
+	domain_lock(&p->dom);
+	int full = node_is_parked(node) ? -node->err : 0;
+	domain_unlock(&p->dom);
+	int ret = full ? 0 : store_file_sync(node->file, datasync);
+	/* The source tells its one descriptor once; everybody who has it open is to hear it. */
+	if (ret < 0)
+		flusher_heard(&p->backing.flusher, node, "fsync", -ret);
+	ret = take_error(p, of);
+	return ret ? ret : full; /* as long as it is not below it is not */
 }
 
 void ops_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -515,6 +525,8 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size)
 		return size == p->backing.store.raw_size || size == 0 ? 0 : -EPERM;
 	if (!node->file->writable)
 		return p->backing.store.read_only ? -EROFS : -EACCES;
+	if (source_is_gone(p))
+		return -EIO;
 	domain_lock(&p->dom);
 	uint64_t old = node->size;
 	if (size > old) {

@@ -71,6 +71,7 @@ struct pacefs {
 	/* nodes (node.h), the lock guards them */
 	struct fnode *nodes; /* hash by nodeid */
 	struct fnode *root;
+	struct stat root_stat; /* as last seen: status and umount of a source that is gone need it */
 	struct fnode *fds_head, *fds_tail; /* open and unpinned, least recently used first */
 	unsigned nr_fds, max_fds;
 	uint64_t nr_unlinked; /* deleted files whose room the source still counts */

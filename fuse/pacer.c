@@ -281,7 +281,7 @@ static void heed(struct pacer *p, struct held *h, const struct throttle_sample *
 	struct pacer_device *pd = h->pd;
 
 	p->ops->judged(h, s, v);
-	if (h->error == EINTR) { /* being killed: it has waited enough */
+	if (h->error) { /* being killed, or refused: it has waited enough */
 		v->pause_us = 0;
 		v->again = false;
 	}
@@ -375,8 +375,10 @@ static bool judge_again(struct pacer *p, struct held *h, uint64_t now_us)
 	struct pacer_device *pd = h->pd;
 	struct throttle_verdict v;
 
-	if (!h->again || p->stopping || p->sleeping || held_long_enough(h, now_us) ||
-		killed_now(p, h))
+	if (pd->dev->health == DEVICE_GONE)
+		h->error = EIO;
+	if (h->error || !h->again || p->stopping || p->sleeping ||
+		held_long_enough(h, now_us) || killed_now(p, h))
 		return false;
 	observe(p, pd, now_us);
 	struct throttle_sample s = pacer_sample(p, pd, now_us);

@@ -123,15 +123,24 @@ static bool promise(struct pacefs *p, uint64_t quota_full_at, struct payload *pa
 	return ample;
 }
 
+/* With the lock. */
+static bool is_failing(const struct pacefs *p)
+{
+	return p->backing.dev.health != DEVICE_HEALTHY;
+}
+
 bool space_promise(struct pacefs *p, struct fnode *fn, struct payload *payload)
 {
 	struct space *s = &p->backing.space;
 
-	if (p->backing.store.raw)
-		return true; /* all of it is there */
 	domain_lock(&p->dom);
+	bool failing = is_failing(p);
 	bool stale = clock_now_us() - s->look_us > SPACE_LOOK_US;
 	domain_unlock(&p->dom);
+	if (failing)
+		return false; /* the writer is to hear its own error */
+	if (p->backing.store.raw)
+		return true; /* all of it is there */
 	if (stale) {
 		session_block_begin();
 		look(p, NULL);
@@ -166,8 +175,10 @@ static void take_back(struct node *node)
 {
 	struct stat st;
 
+	/* Said once: a device that fails fails here too, at every write. */
 	if (fstat(node->file->fd, &st) == 0 && (uint64_t)st.st_size > node->size &&
-		store_file_truncate(node->file, node->size) < 0)
+		store_file_truncate(node->file, node->size) < 0 &&
+		node->dev->health == DEVICE_HEALTHY)
 		log_warn("what a failed write left at the end of a file could not be cut off: "
 			 "%s",
 			strerror(errno));
@@ -186,6 +197,9 @@ static ssize_t write_now(fuse_req_t req, struct node *node, const struct payload
 			.iov_base = arena_data(a, pl->frames[n]), .iov_len = len};
 		left -= (uint32_t)len;
 	}
+	/* Pages that the kernel could not write once: it might take their blocks for written
+	 * (ext4), and what is put there now would read as zeroes. */
+	store_file_forget(node->file);
 	ssize_t done = ops_become(req);
 	if (done == 0) {
 		done = pwritev(node->file->fd, iov, n, (off_t)pl->offset);
@@ -195,12 +209,14 @@ static ssize_t write_now(fuse_req_t req, struct node *node, const struct payload
 	/* Delayed allocation may still find the disk full: ask before it is promised. What btrfs sets
 	 * aside comes back with a commit. */
 	int ret = done > 0 ? store_file_sync(node->file, true) : 0;
-	if (ret < 0) {
-		if (!node->file->store->copies || store_sync_all(node->file->store) < 0)
-			done = ret;
-	}
-	if (done < 0)
+	if (health_is_full(-ret) && node->file->store->copies)
+		ret = store_sync_all(node->file->store) < 0 ? ret : 0;
+	if (ret < 0)
+		done = ret;
+	if (done < 0) {
+		store_file_forget(node->file);
 		take_back(node);
+	}
 	return done;
 }
 
@@ -273,29 +289,38 @@ static int error_since(struct pacefs *p, const struct node *node, uint32_t err_s
 	return err;
 }
 
-/* With through_lock: nobody else takes room that was promised to nobody. */
-static ssize_t write_through(fuse_req_t req, struct fnode *fn, struct payload *payload)
+/* What the file has in the cache is below first, or it would be written over this. 0, or the error
+ * of what cannot be. */
+static int settle_range(struct pacefs *p, struct node *node, const struct payload *pl)
+{
+	unsigned all = (unsigned)((pl->offset + pl->bytes - 1) / PAGE_BYTES -
+		pl->offset / PAGE_BYTES + 1);
+
+	flusher_sync_node(&p->backing.flusher, node);
+	domain_lock(&p->dom);
+	bool left = cache_count_new(node, pl->offset, pl->bytes) < all;
+	int err = node->err ? node->err : EIO;
+	domain_unlock(&p->dom);
+	return left ? -err : 0;
+}
+
+/* Not of the file, nor of who writes it; and a full disk is in good health. */
+static bool is_fault(int err)
+{
+	return err == EIO || err == ENXIO || err == ENODEV || err == EROFS || err == EUCLEAN;
+}
+
+/* A write that does not go through the cache: for the device's health, and for the cache. */
+static ssize_t write_source(fuse_req_t req, struct node *node, const struct payload *payload)
 {
 	struct pacefs *p = pacefs_of(req);
 	struct backing *b = &p->backing;
-	struct node *node = &fn->node;
-
-	domain_lock(&p->dom);
-	uint32_t err_seq = node->err_seq;
-	uint64_t written = b->dev.written;
-	domain_unlock(&p->dom);
-	settle(p);
-	look(p, &written);
-	quota_look(p);
-	int err = error_since(p, node, err_seq);
-	if (err)
-		return -err;
-	if (promise(p, quota_full_at(p, node), payload) || room_by_deletions(p, node, payload))
-		return 0;
-	domain_lock(&p->dom);
-	b->space.full_at = 0; /* nothing is promised until this is done and looked at */
-	domain_unlock(&p->dom);
 	ssize_t done = write_now(req, node, payload);
+
+	if (done >= 0)
+		flusher_heard(&b->flusher, NULL, NULL, 0);
+	else if (is_fault((int)-done))
+		flusher_heard(&b->flusher, NULL, NULL, (int)-done);
 	if (done > 0) {
 		domain_lock(&p->dom);
 		b->space.beside += (uint64_t)done;
@@ -307,6 +332,43 @@ static ssize_t write_through(fuse_req_t req, struct fnode *fn, struct payload *p
 		flusher_work(&b->flusher, node);
 		domain_unlock(&p->dom);
 	}
+	return done;
+}
+
+/* While the device fails: its error is the writer's, and no room is promised. */
+static ssize_t write_failing(fuse_req_t req, struct node *node, const struct payload *payload)
+{
+	int ret = settle_range(pacefs_of(req), node, payload);
+
+	return ret < 0 ? ret : write_source(req, node, payload);
+}
+
+/* With through_lock: nobody else takes room that was promised to nobody. */
+static ssize_t write_through(fuse_req_t req, struct fnode *fn, struct payload *payload)
+{
+	struct pacefs *p = pacefs_of(req);
+	struct backing *b = &p->backing;
+	struct node *node = &fn->node;
+
+	domain_lock(&p->dom);
+	bool failing = is_failing(p);
+	uint32_t err_seq = node->err_seq;
+	uint64_t written = b->dev.written;
+	domain_unlock(&p->dom);
+	if (failing || b->store.raw)
+		return write_failing(req, node, payload);
+	settle(p);
+	look(p, &written);
+	quota_look(p);
+	int err = error_since(p, node, err_seq);
+	if (err)
+		return -err;
+	if (promise(p, quota_full_at(p, node), payload) || room_by_deletions(p, node, payload))
+		return 0;
+	domain_lock(&p->dom);
+	b->space.full_at = 0; /* nothing is promised until this is done and looked at */
+	domain_unlock(&p->dom);
+	ssize_t done = write_source(req, node, payload);
 	look(p, NULL);
 	quota_look(p);
 	return done;
@@ -319,8 +381,10 @@ ssize_t space_write_through(fuse_req_t req, struct fnode *fn, struct payload *pa
 
 	domain_lock(&p->dom);
 	bool cut = fn->node.cut_pending; /* blocks may be there that are about to go */
+	bool failing = is_failing(p);
 	domain_unlock(&p->dom);
-	if (!cut && store_file_has_blocks(fn->node.file, payload->offset, payload->bytes))
+	if (!cut && !failing &&
+		store_file_has_blocks(fn->node.file, payload->offset, payload->bytes))
 		return 0;
 	pthread_mutex_lock(lock);
 	ssize_t done = write_through(req, fn, payload);

@@ -92,11 +92,25 @@ static void touch(struct node *node)
 	node_update_unclean(node);
 }
 
+/* What waits in vain: for a device that is gone, or for room that has no place below. Mapped pages
+ * are taken nevertheless: their loss is told by fsync, and named. */
+static int refused(const struct write *w)
+{
+	const struct device *dev = w->fn->node.dev;
+
+	if (!w->held.writer)
+		return 0;
+	return dev->health == DEVICE_GONE ? EIO : dev->parked ? ENOSPC : 0;
+}
+
 static bool take(struct held *h, double room, uint64_t now_us)
 {
 	struct write *w = write_of(h);
 	uint64_t before = h->done;
 
+	h->error = refused(w);
+	if (h->error)
+		return true;
 	h->shared = w->fn->writers_open > 1;
 	while (h->done < h->bytes) {
 		if (room < 1 && cache_count_new(&w->fn->node, w->payload.offset + h->done, 1))
@@ -203,7 +217,8 @@ static void reply(struct write *w)
 		__atomic_store_n(most, held_us, __ATOMIC_RELAXED);
 	if (w->held.watched)
 		fuse_req_interrupt_func(w->req, NULL, NULL);
-	if (w->held.done == 0 && w->held.error)
+	/* A device that is gone takes what was accepted of it along. */
+	if (w->held.error == EIO || (w->held.done == 0 && w->held.error))
 		fuse_reply_err(w->req, w->held.error);
 	else
 		fuse_reply_write(w->req, w->held.done);

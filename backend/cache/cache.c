@@ -438,6 +438,17 @@ void cache_tag_device(struct device *dev)
 		cache_tag_node(n);
 }
 
+void cache_untag_node(struct node *node)
+{
+	struct arena *a = &node->dom->arena;
+
+	if (node->nr_tagged == 0)
+		return;
+	for (uint64_t i = mapping_next(&node->map, 0, false); i != MAPPING_END;
+		i = mapping_next(&node->map, i + 1, false))
+		untag(node, &a->frames[mapping_get(&node->map, i)]);
+}
+
 /* ---- writeback ---- */
 
 uint32_t cache_begin_writeback(struct node *node, uint64_t index)

@@ -105,8 +105,15 @@ struct node {
 	/* errors of writeback: each open file keeps the err_seq it has reported (errseq) */
 	uint32_t err_seq;
 	bool err_seen; /* somebody has been told the last one */
-	int err;       /* the last one, positive errno */
+	int err;       /* the last one: EIO, ENOSPC or EDQUOT */
+
+	/* the source has no room for its pages: they stay dirty and are tried again */
+	uint64_t park_seq; /* not now, while it is that of the device and not 0 */
+	bool full;	   /* that was told; until a write of it succeeds */
 };
+
+/* What is to be expected of the device (backend/flush/health.h). */
+enum device_health { DEVICE_HEALTHY, DEVICE_FAILING, DEVICE_GONE };
 
 /* One backing store, measured and paced by itself. */
 struct device {
@@ -133,7 +140,8 @@ struct device {
 	double bytes_per_s;	/* believed write bandwidth */
 	uint64_t writeback_us, expire_us; /* periodic: every, older than; 0 = off */
 	uint64_t nr_blocked;		  /* requests waiting for admission */
-	bool drain;			  /* write everything (umount, flush) */
+	bool drain;			  /* write everything (umount) */
+	uint64_t drain_until_us;	  /* ... and wait so long for room */
 
 	/* kept by the flusher */
 	struct busy_clock busy; /* time with requests in flight */
@@ -141,6 +149,14 @@ struct device {
 	bool periodic_round;
 	int kick_fd; /* eventfd */
 	bool asleep; /* flusher waits: a kick must write kick_fd */
+
+	enum device_health health;
+	uint64_t error_us;	      /* of the last write that failed for good */
+	int error;		      /* its errno */
+	bool parked;		      /* some nodes are, since the last try ... */
+	uint64_t park_seq;	      /* ... with this number; the next try makes it another */
+	uint64_t parked_us, retry_us; /* since then, and the next try is then */
+	bool retrying;		      /* it is now */
 
 	uint64_t errors; /* sticky */
 	uint64_t lost_bytes;
@@ -180,7 +196,14 @@ bool node_is_unclean(const struct node *node);
 /* The node goes on another list (or NODE_CLEAN: on none). */
 void node_move(struct node *node, enum node_place place);
 /* A writeback error, positive errno: every open file hears of it once. */
+void node_tell_error(struct node *node, int err);
+/* The same, and it counts in the verdict: what was accepted is not below. */
 void node_set_error(struct node *node, int err);
+/* Its pages are not to be tried now. */
+static inline bool node_is_parked(const struct node *node)
+{
+	return node->park_seq && node->park_seq == node->dev->park_seq;
+}
 
 /* A frame for the cache or a payload: free, else the oldest clean one, else grown. FRAME_HELD.
  * Returns how many of n there were. */
@@ -215,6 +238,8 @@ void cache_invalidate(struct node *node);
 void cache_tag_node(struct node *node);
 /* The same for all nodes of the device. */
 void cache_tag_device(struct device *dev);
+/* Nobody waits for its pages any more: they could not be written, and that was told. */
+void cache_untag_node(struct node *node);
 
 /* Writeback of the page at index begins: it must be dirty. Returns its frame. */
 uint32_t cache_begin_writeback(struct node *node, uint64_t index);

@@ -156,10 +156,16 @@ void node_move(struct node *node, enum node_place place)
 	node->place = place;
 }
 
-void node_set_error(struct node *node, int err)
+void node_tell_error(struct node *node, int err)
 {
 	node->err_seq++;
 	node->err_seen = false;
-	node->err = err;
+	/* As the kernel's: fsync is not expected to say that a filesystem is read-only. */
+	node->err = err == ENOSPC || err == EDQUOT ? err : EIO;
+}
+
+void node_set_error(struct node *node, int err)
+{
+	node_tell_error(node, err);
 	node->dev->errors++;
 }

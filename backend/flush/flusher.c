@@ -18,7 +18,8 @@ enum {
 	MAX_FILLS = 16,	  /* reads for partial pages in flight */
 	REAP_BATCH = 32,
 	IDLE_WAIT_US = 1000000,
-	RETRY_WAIT_US = 5000, /* something is dirty but could not be submitted now */
+	RETRY_WAIT_US = 5000,	 /* something is dirty but could not be submitted now */
+	PARKED_WAIT_US = 100000, /* ... as it has no room below */
 	POSITION_EVERY_US = 1000000,
 };
 
@@ -271,43 +272,7 @@ static struct flush_plan make_plan(struct flusher *fl, uint64_t now_us)
 
 /* ---- completions ---- */
 
-/* One entry for neighbouring ranges of a file, in whatever order they failed. */
-static void remember_lost(struct flusher *fl, const char *name, uint64_t from, uint64_t to)
-{
-	for (unsigned i = 0; i < fl->nr_lost;) {
-		struct lost_range *l = &fl->lost[i];
-		if (l->from > to || l->to < from ||
-			strncmp(l->name, name, sizeof(l->name) - 1)) {
-			i++;
-			continue;
-		}
-		from = l->from < from ? l->from : from;
-		to = l->to > to ? l->to : to;
-		*l = fl->lost[--fl->nr_lost];
-	}
-	if (fl->nr_lost == FLUSH_LOST_KEPT)
-		return;
-	struct lost_range *l = &fl->lost[fl->nr_lost++];
-	snprintf(l->name, sizeof(l->name), "%.255s", name);
-	l->from = from;
-	l->to = to;
-}
-
-/* Takes and drops the lock. */
-static void report_lost(struct flusher *fl, const struct flush_io *io, int err)
-{
-	uint64_t from = io->index << PAGE_SHIFT_BITS;
-	char name[4096];
-
-	domain_unlock(fl->dev->dom);
-	store_file_name(io->node->file, name, sizeof(name));
-	log_error("%s: bytes 0x%" PRIx64 "-0x%" PRIx64 " were not written: %s", name, from,
-		from + io->bytes, strerror(err));
-	domain_lock(fl->dev->dom);
-	remember_lost(fl, name, from, from + io->bytes);
-}
-
-static void finish_fill(struct flusher *fl, struct flush_io *io, int result)
+static void finish_fill(struct flusher *fl, struct flush_io *io, int result, uint64_t now_us)
 {
 	struct node *node = io->node;
 	struct domain *dom = node->dom;
@@ -322,10 +287,13 @@ static void finish_fill(struct flusher *fl, struct flush_io *io, int result)
 	} else if (wanted) {
 		/* Its other bytes cannot be read: written without them it would destroy what a
 		 * later attempt may still find there. */
+		uint64_t from = io->index << PAGE_SHIFT_BITS;
+		unsigned bytes = page_bytes_in_file(node, io->index);
 		node_set_error(node, -result);
-		node->dev->lost_bytes += io->bytes;
+		node->dev->lost_bytes += bytes;
 		cache_drop_page(node, io->index);
-		report_lost(fl, io, -result);
+		health_failed(fl, -result, now_us);
+		health_lost(fl, node, from, from + bytes, NULL, -result, now_us);
 	}
 	io_put(fl, io);
 }
@@ -340,47 +308,115 @@ static void want_position(struct flusher *fl, struct node *node, uint64_t now_us
 	flusher_work(fl, node);
 }
 
-static void finish_write(struct flusher *fl, struct flush_io *io, int err, uint64_t now_us)
+static void leave_flight(struct flusher *fl, struct flush_io *io)
+{
+	io->node->inflight_bytes -= io->bytes;
+	fl->inflight_bytes -= io->bytes;
+}
+
+static void finish_write(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 {
 	struct node *node = io->node;
 
-	if (!err)
-		flush_window_completed(
-			&fl->window, io->submitted_us, now_us, fl->inflight_bytes);
-	node->inflight_bytes -= io->bytes;
-	fl->inflight_bytes -= io->bytes;
-	if (err) {
-		node_set_error(node, err);
-		node->dev->lost_bytes += io->bytes;
-	} else if (io->buffered) {
+	flush_window_completed(&fl->window, io->submitted_us, now_us, fl->inflight_bytes);
+	leave_flight(fl, io);
+	if (io->buffered)
 		node->dev->buffered_bytes += io->bytes;
-	} else {
+	else
 		node->dev->direct_bytes += io->bytes;
-	}
 	uint64_t start = io->index << PAGE_SHIFT_BITS, end = start + io->bytes;
-	state_written(node, start, end, err != 0);
-	if (!err && end > node->file->size_below && !node->cut_pending) {
+	state_written(node, start, end, false);
+	if (end > node->file->size_below && !node->cut_pending) {
 		/* Beyond the end: what it leaves out is a hole. */
 		if (start > node->file->size_below)
 			node->file->dense = false;
 		node->file->size_below = end;
 	}
 	for (unsigned i = 0; i < io->nr_pages; i++)
-		cache_end_writeback(node, io->index + i, io->frames[i], err, now_us);
+		cache_end_writeback(node, io->index + i, io->frames[i], 0, now_us);
+	node->full = false;
+	health_went_well(fl, now_us);
 	want_position(fl, node, now_us);
 	io_put(fl, io);
+}
+
+/* The pages of the request that are still the file's newest: the next run of them at or after page
+ * *at, ends there; its bytes, 0 when there is none. Others were written to again, dropped or cut
+ * meanwhile, and nothing of them is lost. */
+static unsigned lose_run(struct flush_io *io, unsigned *at, int err, uint64_t now_us)
+{
+	struct node *node = io->node;
+	const struct frame *frames = node->dom->arena.frames;
+	unsigned bytes = 0, left = io->bytes - *at * PAGE_BYTES;
+
+	for (; *at < io->nr_pages; ++*at) {
+		uint32_t frame = io->frames[*at];
+		if (frames[frame].state == FRAME_ORPHAN) {
+			if (bytes)
+				break;
+			/* A sync that waits for it waits for the newer page now. */
+			cache_redirty(node, io->index + *at, frame, now_us);
+		} else {
+			bytes += left < PAGE_BYTES ? left : PAGE_BYTES;
+			cache_end_writeback(node, io->index + *at, frame, err, now_us);
+		}
+		left -= left < PAGE_BYTES ? left : PAGE_BYTES;
+	}
+	return bytes;
+}
+
+static void finish_lost(struct flusher *fl, struct flush_io *io, int err, uint64_t now_us)
+{
+	struct node *node = io->node;
+	uint64_t start = io->index << PAGE_SHIFT_BITS;
+	bool told = false;
+
+	leave_flight(fl, io);
+	for (unsigned at = 0; at < io->nr_pages;) {
+		unsigned bytes = lose_run(io, &at, err, now_us);
+		if (!bytes)
+			break;
+		/* The run ends at page at, or within the last one. */
+		uint64_t to = start + (at == io->nr_pages ? io->bytes : at * PAGE_BYTES);
+		if (!told)
+			node_set_error(node, err);
+		told = true;
+		node->dev->lost_bytes += bytes;
+		state_written(node, to - bytes, to, true);
+		health_lost(fl, node, to - bytes, to, NULL, err, now_us);
+	}
+	io_put(fl, io);
+}
+
+/* All are dirty again. */
+static void finish_unwritten(struct flusher *fl, struct flush_io *io, uint64_t now_us)
+{
+	leave_flight(fl, io);
+	for (unsigned i = 0; i < io->nr_pages; i++)
+		cache_redirty(io->node, io->index + i, io->frames[i], now_us);
+}
+
+static void finish_failed(struct flusher *fl, struct flush_io *io, int err, uint64_t now_us)
+{
+	struct device *dev = fl->dev;
+	struct node *node = io->node;
+
+	health_failed(fl, err, now_us);
+	bool keep = !dev->drain || now_us < dev->drain_until_us || !node->full;
+	if (health_is_full(err) && keep && dev->health != DEVICE_GONE) {
+		finish_unwritten(fl, io, now_us);
+		health_park(fl, node, err, now_us);
+		io_put(fl, io);
+	} else {
+		finish_lost(fl, io, err, now_us);
+	}
 }
 
 /* A "direct" write that the file refuses: buffered from now on. */
 static void finish_refused(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 {
-	struct node *node = io->node;
-
-	node->inflight_bytes -= io->bytes;
-	fl->inflight_bytes -= io->bytes;
-	node->dev->retries++;
-	for (unsigned i = 0; i < io->nr_pages; i++)
-		cache_redirty(node, io->index + i, io->frames[i], now_us);
+	io->node->dev->retries++;
+	finish_unwritten(fl, io, now_us);
 	io_put(fl, io);
 }
 
@@ -415,7 +451,7 @@ static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 		/* Less than asked for is not the end of the file: that reads as nothing. */
 		if (result > 0 && (io->done += (unsigned)result) < io->bytes)
 			return true;
-		finish_fill(fl, io, result < 0 ? result : (int)io->done);
+		finish_fill(fl, io, result < 0 ? result : (int)io->done, now_us);
 		return false;
 	}
 	if (result == -EINVAL && !io->buffered) {
@@ -428,10 +464,9 @@ static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 	if (result < 0) {
 		io->node->dev->retries++;
 		bool retry = !io->ranged || range_failed(fl, io);
-		if (retry && ++io->attempts < MAX_ATTEMPTS)
+		if (retry && ++io->attempts < MAX_ATTEMPTS && fl->dev->health != DEVICE_GONE)
 			return true;
-		report_lost(fl, io, -result);
-		finish_write(fl, io, -result, now_us);
+		finish_failed(fl, io, -result, now_us);
 		return false;
 	}
 	if (!io->ranged) {
@@ -445,7 +480,7 @@ static bool completed(struct flusher *fl, struct flush_io *io, uint64_t now_us)
 		if (!file->probed)
 			store_file_probe(file, io->index << PAGE_SHIFT_BITS, io->bytes);
 	}
-	finish_write(fl, io, 0, now_us);
+	finish_write(fl, io, now_us);
 	return false;
 }
 
@@ -483,6 +518,10 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 
 	fl->sizes = flush_sizes_make(
 		&fl->window, dev->bytes_per_s, dev->limit_pages, fl->max_request_pages);
+	if (dev->health == DEVICE_GONE)
+		health_drop_all(fl, now_us);
+	if (now_us >= dev->retry_us)
+		health_unpark(dev);
 	for (;;) {
 		fl->plan = make_plan(fl, now_us);
 		if (fl->plan.reason == FLUSH_NONE || !fl->free_ios ||
@@ -499,8 +538,10 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 				? NULL
 				: flush_pick(&fl->pick, dev, &fl->sizes, now_us);
 		}
-		if (!node)
+		if (!node) {
+			dev->retrying &= fl->nr_inflight || list; /* or all have been tried */
 			break;
+		}
 		struct flush_io *io = next_request(fl, node, tagged);
 		if (!io && !tagged && flush_pick_pass(&fl->pick, node))
 			continue;
@@ -557,7 +598,7 @@ uint64_t flusher_step(
 			? IDLE_WAIT_US
 			: fl->plan.wake_us - now_us;
 	else
-		wait_us = RETRY_WAIT_US;
+		wait_us = fl->dev->parked ? PARKED_WAIT_US : RETRY_WAIT_US;
 	uint32_t nr_frames = dom->arena.nr_frames;
 	fl->dev->asleep = true; /* from here on a kick writes the eventfd */
 	domain_unlock(dom);
@@ -606,12 +647,18 @@ int flusher_start(struct flusher *fl, struct device *dev, struct store *store,
 		fl->pool[i].next = fl->free_ios;
 		fl->free_ios = &fl->pool[i];
 	}
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&fl->health_cond, &attr);
+	pthread_condattr_destroy(&attr);
 	pthread_cond_init(&fl->work_cond, NULL);
 	int ret = pthread_create(&fl->thread, NULL, flusher_main, fl);
-	if (ret == 0) {
+	if (ret == 0)
 		ret = pthread_create(&fl->worker, NULL, flusher_worker, fl);
-		fl->started = true;
-	}
+	if (ret == 0)
+		ret = pthread_create(&fl->health, NULL, health_main, fl);
+	fl->started = ret == 0;
 	return -ret;
 }
 
@@ -624,10 +671,14 @@ void flusher_stop(struct flusher *fl)
 	fl->dev->asleep = true;
 	device_kick(fl->dev);
 	pthread_cond_signal(&fl->work_cond);
+	pthread_cond_signal(&fl->health_cond);
 	domain_unlock(fl->dev->dom);
 	pthread_join(fl->thread, NULL);
 	pthread_join(fl->worker, NULL);
+	pthread_join(fl->health, NULL);
 	pthread_cond_destroy(&fl->work_cond);
+	pthread_cond_destroy(&fl->health_cond);
+	lost_finish(&fl->lost);
 	fl->engine->ops->destroy(fl->engine);
 	free(fl->pool);
 	free(fl->bounces);

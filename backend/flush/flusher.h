@@ -7,6 +7,8 @@
 #define PACEFS_BACKEND_FLUSH_FLUSHER_H
 
 #include "backend/cache/cache.h"
+#include "backend/flush/health.h"
+#include "backend/flush/lost.h"
 #include "backend/flush/pick.h"
 #include "backend/flush/plan.h"
 #include "backend/store/store.h"
@@ -36,13 +38,6 @@ struct flush_io {
 	struct flush_io *next;	    /* free list, or list to submit */
 };
 
-/* What was accepted and could not be written, for the verdict at the end. */
-struct lost_range {
-	char name[256];
-	uint64_t from, to;
-};
-#define FLUSH_LOST_KEPT 64 /* the log has all of them */
-
 struct flusher {
 	struct device *dev;
 	struct store *store;
@@ -61,8 +56,12 @@ struct flusher {
 	struct flush_pick pick;
 	uint32_t memory_frames; /* frames made known to the engine */
 	unsigned max_request_pages;
-	struct lost_range lost[FLUSH_LOST_KEPT];
-	unsigned nr_lost;
+	struct lost lost;
+
+	/* health.c */
+	pthread_t health;
+	pthread_cond_t health_cond;
+	bool ask; /* the device is to be looked for */
 
 	/* node work (work.c) */
 	pthread_cond_t work_cond;
@@ -83,12 +82,16 @@ uint64_t flusher_step(
 /* ---- waiting for the source to be right; without the lock; they block ---- */
 
 /* Every page of the node that is dirty or in writeback now is written, its truncation and
- * times are applied. Returns 0; errors are in node->err_seq. */
+ * times are applied, or it failed: that is in node->err_seq. */
 void flusher_sync_node(struct flusher *fl, struct node *node);
-/* The same for all nodes, then syncfs(2). 0 or its -errno. */
+/* The same for all nodes, then syncfs(2). 0 or -errno: its own, which is counted, or -ENOSPC
+ * while there are pages that have no room below. Not those of pages: device->errors. */
 int flusher_sync(struct flusher *fl);
-/* Until nothing at all is left below to do. */
-int flusher_drain(struct flusher *fl);
+/* Until nothing at all is left below to do: what cannot be written now is lost. */
+void flusher_drain(struct flusher *fl);
+/* The source was written, truncated, synced without us, and that failed (err > 0) or did not (0).
+ * node, what: what it cost, named and told to all who have it open; NULL: nothing was lost. */
+void flusher_heard(struct flusher *fl, struct node *node, const char *what, int err);
 /* The node's truncation has reached the source (before reading or extending it). With lock. */
 void flusher_settle_cut(struct flusher *fl, struct node *node);
 

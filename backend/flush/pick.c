@@ -17,14 +17,14 @@ struct flush_view flush_pick_view(const struct device *dev, bool time_round, uin
 		.next_periodic_us = dev->next_periodic_us,
 		.periodic_round = dev->periodic_round,
 		.time_round = time_round,
-		.blocked = dev->nr_blocked > 0,
+		.blocked = dev->nr_blocked > 0 || dev->retrying,
 		.drain = dev->drain,
 	};
 }
 
 static bool can_submit(const struct node *node, const struct flush_sizes *sizes)
 {
-	return node->nr_dirty && !node->cut_pending &&
+	return node->nr_dirty && !node->cut_pending && !node_is_parked(node) &&
 		node->inflight_bytes < sizes->inflight_bytes;
 }
 
@@ -73,7 +73,8 @@ struct node *flush_pick(struct flush_pick *pick, struct device *dev,
 		struct node *n, *next;
 		for (n = dev->io; n; n = next) {
 			next = n->next;
-			if (n->cut_pending) { /* its turn comes when the source is cut */
+			/* Its turn comes when the source is cut, or has room. */
+			if (n->cut_pending || node_is_parked(n)) {
 				node_move(n, NODE_ON_MORE_IO);
 				continue;
 			}

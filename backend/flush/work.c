@@ -1,7 +1,7 @@
 #include "backend/flush/flusher.h"
 
 #include "backend/state/state.h"
-
+#include "util/clock.h"
 #include "util/log.h"
 
 #include <errno.h>
@@ -30,14 +30,14 @@ void flusher_work(struct flusher *fl, struct node *node)
 	pthread_cond_signal(&fl->work_cond);
 }
 
-static void source_error(struct node *node, const char *what, int ret)
+/* Drops the lock. */
+static void source_error(struct flusher *fl, struct node *node, const char *what, int ret)
 {
-	char name[4096] = "";
+	uint64_t now_us = clock_now_us();
 
-	if (node->file)
-		store_file_name(node->file, name, sizeof(name));
-	log_error("%s: %s failed: %s", name, what, strerror(-ret));
 	node_set_error(node, -ret);
+	health_failed(fl, -ret, now_us);
+	health_lost(fl, node, 0, 0, what, -ret, now_us);
 }
 
 /* The source's own ftruncate waits for direct I/O in flight, so nobody waits for it here but
@@ -58,13 +58,15 @@ static void apply_cut(struct flusher *fl, struct node *node)
 	domain_lock(dom);
 	if (ret == -EINTR)
 		return;
-	if (ret < 0)
-		source_error(node, "truncate", ret);
 	if (file && file->size_below > size)
 		file->size_below = size;
 	if (node->cut_seq == seq)
 		node->cut_pending = false;
 	node_update_unclean(node);
+	if (ret < 0)
+		source_error(fl, node, "truncate", ret);
+	else
+		health_room_made(node->dev, clock_now_us());
 	device_kick(node->dev);
 }
 
@@ -122,16 +124,16 @@ static void apply_times(struct flusher *fl, struct node *node)
 	domain_unlock(dom);
 	int ret = file ? store_file_set_mtime(file, mtime) : -EBADF;
 	domain_lock(dom);
-	if (ret == -ENOSPC || ret == -EDQUOT)
-		log_warn("%s: no room to set the time of a file",
-			node->dev->name); /* not lost */
-	else if (ret < 0)
-		source_error(node, "setting its time", ret);
 	/* A page on its way, or one that arrived meanwhile, moves the source's time again. */
 	if (node->mtime.tv_sec == mtime.tv_sec && node->mtime.tv_nsec == mtime.tv_nsec &&
 		(ret < 0 || (ended == node->ended_seq && pages_clean(node))))
 		node->times_pending = false;
 	node_update_unclean(node);
+	if (ret == -ENOSPC || ret == -EDQUOT)
+		log_warn("%s: no room to set the time of a file",
+			node->dev->name); /* not lost */
+	else if (ret < 0)
+		source_error(fl, node, "setting its time", ret);
 }
 
 /* One thing to do for the node; false when there is nothing (now). */
@@ -160,7 +162,7 @@ static bool work_once(struct flusher *fl, struct node *node)
 		int ret = store_file_close(file);
 		domain_lock(node->dom);
 		if (ret < 0)
-			source_error(node, "close", ret);
+			source_error(fl, node, "close", ret);
 		return true;
 	}
 	return false;
@@ -227,6 +229,7 @@ void flusher_sync_node(struct flusher *fl, struct node *node)
 
 	domain_lock(dom);
 	node_get(node);
+	node->park_seq = 0; /* it is tried again */
 	cache_tag_node(node);
 	flusher_settle_cut(fl, node);
 	device_kick(node->dev);
@@ -263,18 +266,33 @@ static void settle_all(struct flusher *fl)
 	}
 }
 
-/* The source tells of an error once: whoever asks later finds it counted here. */
+void flusher_heard(struct flusher *fl, struct node *node, const char *what, int err)
+{
+	domain_lock(fl->dev->dom);
+	if (err && node)
+		source_error(fl, node, what, -err);
+	else if (err)
+		health_failed(fl, err, clock_now_us());
+	else {
+		health_went_well(fl, clock_now_us());
+		health_room_made(fl->dev, clock_now_us());
+	}
+	domain_unlock(fl->dev->dom);
+}
+
+/* The source tells of an error once, and not which files it cost: whoever asks later finds it
+ * counted here. */
 static int sync_source(struct flusher *fl)
 {
-	struct device *dev = fl->dev;
 	int ret = store_sync_all(fl->store);
 
 	if (ret == 0)
 		return 0;
-	log_error("%s: sync failed: %s", dev->name, strerror(-ret));
-	domain_lock(dev->dom);
-	dev->errors++;
-	domain_unlock(dev->dom);
+	log_error("%s: its sync failed: %s", fl->dev->name, strerror(-ret));
+	domain_lock(fl->dev->dom);
+	fl->dev->errors++;
+	health_failed(fl, -ret, clock_now_us());
+	domain_unlock(fl->dev->dom);
 	return ret;
 }
 
@@ -283,6 +301,7 @@ int flusher_sync(struct flusher *fl)
 	struct device *dev = fl->dev;
 
 	domain_lock(dev->dom);
+	health_unpark(dev);
 	/* Others who sync all the time add tags all the time. Once the older colour is used up,
 	 * newcomers get it, and the count of ours only falls: what this waits for is bounded by
 	 * what was dirty at the call and at that moment. */
@@ -296,16 +315,20 @@ int flusher_sync(struct flusher *fl)
 	while (dev->nr_coloured[mine])
 		wait_progress(dev->dom);
 	settle_all(fl);
+	int err = dev->parked ? -ENOSPC : 0;
 	domain_unlock(dev->dom);
-	return sync_source(fl);
+	int ret = sync_source(fl);
+	return ret < 0 ? ret : err;
 }
 
-int flusher_drain(struct flusher *fl)
+void flusher_drain(struct flusher *fl)
 {
 	struct device *dev = fl->dev;
 
 	domain_lock(dev->dom);
 	dev->drain = true;
+	dev->drain_until_us = clock_now_us() + HEALTH_DRAIN_US;
+	health_unpark(dev);
 	while (dev->nr_unclean || dev->nr_writeback) {
 		device_kick(dev);
 		settle_all(fl);
@@ -314,5 +337,5 @@ int flusher_drain(struct flusher *fl)
 	}
 	dev->drain = false;
 	domain_unlock(dev->dom);
-	return sync_source(fl);
+	sync_source(fl);
 }

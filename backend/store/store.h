@@ -57,6 +57,9 @@ struct store {
 		      * ones are those of its last commit */
 	bool read_only;
 	uint64_t raw_size;
+	char device_path[256]; /* block device below, if it can be asked; or "" */
+	dev_t device;
+	bool device_read; /* by reading it, too */
 };
 
 /* A directory tree below root_fd (O_PATH or O_RDONLY; kept). */
@@ -64,6 +67,17 @@ int store_tree_init(struct store *st, int root_fd, bool read_only);
 /* One raw block device or file, already open O_RDWR (or O_RDONLY) as fd (kept). */
 int store_raw_init(struct store *st, int fd, bool read_only);
 void store_finish(struct store *st);
+
+/* path: the block device that all of it lies on, or "". It is looked at once, and
+ * what cannot be asked now will not be asked later. */
+void store_watch_device(struct store *st, const char *path);
+enum store_presence {
+	STORE_UNKNOWN, /* nobody to be asked */
+	STORE_THERE,
+	STORE_GONE, /* its name, its size or its answers are */
+};
+/* May take as long as the device does. */
+enum store_presence store_look_for_device(const struct store *st);
 
 int store_file_open(struct store *st, int path_fd, struct store_file **ret_file);
 /* Returns the error of close(2), if any. NULL is fine. */

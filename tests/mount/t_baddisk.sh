@@ -30,6 +30,18 @@ def result(call, *args):
         return "ok"
     except OSError as e:
         return errno.errorcode[e.errno]
+def again(call, *args):
+    """A disk that answered nothing at all is looked for every two seconds."""
+    end = time.time() + 10
+    while result(call, *args) != "ok" and time.time() < end:
+        time.sleep(0.1)
+def healthy(fd):
+    """Writes are buffered again, some seconds after the last error."""
+    end = time.time() + 20
+    while b"health: healthy" not in os.getxattr(mnt, "user.pacefs.stats"):
+        assert time.time() < end, "does not recover"
+        result(os.pwrite, fd, b"3", 0)
+        time.sleep(0.1)
 def syncfs(fd):
     if libc.syncfs(fd):
         raise OSError(ctypes.get_errno(), "syncfs")
@@ -70,10 +82,11 @@ disk("feio=1")
 print("fsync", result(os.fsync, a))
 disk("feio=0")
 print("other", result(os.fsync, other))
+healthy(a)
 os.pwrite(a, b"b" * 4096, 4096)
 disk("feio=1")
 print("fdatasync", result(os.fdatasync, a))
-os.pwrite(a, b"c" * 4096, 8192)
+print("write", result(os.pwrite, a, b"c" * 4096, 8192)) # it goes through, now that it fails
 print("syncfs", result(syncfs, root))
 disk("feio=0")
 for fd in (a, other):
@@ -88,6 +101,7 @@ program flush
 check_eq "flush: fsync says EIO" "$(line flush fsync)" EIO
 check_eq "flush: to each open file" "$(line flush other)" EIO
 check_eq "flush: fdatasync too" "$(line flush fdatasync)" EIO
+check_eq "flush: a write after that too" "$(line flush write)" EIO
 check_eq "flush: syncfs too" "$(line flush syncfs)" EIO
 check_eq "flush: afterwards all is well" "$(line flush again)" "ok ok ok"
 check_eq "flush: for new files too" "$(line flush new)" "ok ok ok"
@@ -140,6 +154,7 @@ for name, call in reads.items():
     disk("reio=0")
 print("bad", " ".join(f"{k}={v}" for k, v in bad.items()))
 forget_cached()
+again(os.pwrite, fd, b"x", 700001)
 print("good", " ".join(f"{k}={result(v)}" for k, v in reads.items()))
 END
 program reads
@@ -165,20 +180,22 @@ cases = [
 data = os.open(mnt + "/data", os.O_RDWR)
 for number, (name, on, off) in enumerate(cases):
     f = os.open(f"{mnt}/two{number}", os.O_RDWR | os.O_CREAT)
-    os.pwrite(f, b"1" * 100000, 0)
+    again(os.pwrite, f, b"1" * 100000, 0)
     os.fsync(f)
+    healthy(f)
     os.pwrite(f, b"2" * 100000, 0)
     os.pwrite(data, b"p", 5000 + 8192 * number) # the rest of its page is read first
     forget_cached()
     disk(*on)
     heard = [result(os.fsync, f), result(os.fsync, data)]
     disk(*off)
-    os.pwrite(f, b"3" * 100000, 0)
-    os.pwrite(data, b"q", 5000 + 8192 * number)
+    again(os.pwrite, f, b"3" * 100000, 0)
+    again(os.pwrite, data, b"q", 5000 + 8192 * number)
     print(name, "bad" if "ok" in heard else "heard", result(os.fsync, f), result(os.fsync, data))
     os.close(f)
 # silent, and when it speaks again it is an error
 f = os.open(f"{mnt}/two4", os.O_RDWR | os.O_CREAT)
+healthy(f)
 os.pwrite(f, b"3" * 100000, 0)
 disk("stall=1")
 child = os.fork()
@@ -189,7 +206,7 @@ silent = os.waitpid(child, os.WNOHANG)[0] == 0
 disk("weio=1", "stall=0")
 status = os.waitpid(child, 0)[1]
 disk("weio=0")
-os.pwrite(f, b"3" * 100000, 0)
+again(os.pwrite, f, b"3" * 100000, 0)
 print("stall+write", "heard" if silent and status == 0 else "bad", result(os.fsync, f), "ok")
 END
 program two

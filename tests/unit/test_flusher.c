@@ -13,10 +13,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 #include <cmocka.h>
 
-enum fault { FAULT_NONE, FAULT_SHORT, FAULT_AGAIN, FAULT_ONCE, FAULT_ALWAYS, FAULT_RANGE };
+enum fault {
+	FAULT_NONE,
+	FAULT_SHORT,
+	FAULT_AGAIN,
+	FAULT_ONCE,
+	FAULT_ALWAYS,
+	FAULT_RANGE,
+	FAULT_FULL
+};
 
 struct faulty_engine {
 	struct store_engine base;
@@ -34,7 +43,7 @@ static struct {
 	struct device dev;
 	struct store store;
 	struct flusher flusher;
-	struct node node;
+	struct node node, other;
 	struct faulty_engine *engine;
 	unsigned char want[PAGES * PAGE_BYTES];
 } t;
@@ -60,6 +69,10 @@ static int write_some(struct faulty_engine *e, const struct store_io *io)
 		break;
 	case FAULT_ALWAYS:
 		return -EIO;
+	case FAULT_FULL:
+		if (io->fd == t.node.file->fd) /* the other one overwrites what it has */
+			return -ENOSPC;
+		break;
 	case FAULT_RANGE:
 	case FAULT_NONE:
 		break;
@@ -120,6 +133,16 @@ static const struct store_engine_ops faulty_ops = {
 	.destroy = faulty_destroy,
 };
 
+static void add_node(struct node *node, uint64_t nodeid, int fd)
+{
+	assert_true(fd >= 0);
+	node_init(node, &t.dev, nodeid, 0);
+	node->refs = 1;
+	node->file_users = 1;
+	assert_int_equal(store_file_open(&t.store, fd, &node->file), 0);
+	close(fd);
+}
+
 static int setup(void **state)
 {
 	char path[96];
@@ -129,7 +152,6 @@ static int setup(void **state)
 	assert_non_null(mkdtemp(t.dir));
 	snprintf(path, sizeof(path), "%s/file", t.dir);
 	int fd = open(path, O_RDWR | O_CREAT, 0600);
-	assert_true(fd >= 0);
 	assert_int_equal(domain_init(&t.dom, 4096, 8192), 0);
 	assert_int_equal(device_init(&t.dev, &t.dom, 1, "test"), 0);
 	assert_int_equal(
@@ -140,11 +162,9 @@ static int setup(void **state)
 	t.engine->kick_fd = t.dev.kick_fd;
 	t.dev.limit_pages = 4096;
 	t.dev.bytes_per_s = 50e6;
-	node_init(&t.node, &t.dev, 100, 0);
-	t.node.refs = 1;
-	t.node.file_users = 1;
-	assert_int_equal(store_file_open(&t.store, fd, &t.node.file), 0);
-	close(fd);
+	add_node(&t.node, 100, fd);
+	snprintf(path, sizeof(path), "%s/other", t.dir);
+	add_node(&t.other, 101, open(path, O_RDWR | O_CREAT, 0600));
 	assert_int_equal(flusher_start(&t.flusher, &t.dev, &t.store, &t.engine->base), 0);
 	return 0;
 }
@@ -156,22 +176,28 @@ static int teardown(void **state)
 	flusher_stop(&t.flusher);
 	domain_lock(&t.dom);
 	cache_drop(&t.node);
+	cache_drop(&t.other);
 	domain_unlock(&t.dom);
 	assert_int_equal(t.dom.nr_dirty + t.dom.nr_writeback, 0);
 	store_file_close(t.node.file);
+	store_file_close(t.other.file);
 	store_finish(&t.store);
 	device_finish(&t.dev);
 	domain_finish(&t.dom);
 	snprintf(path, sizeof(path), "%s/file", t.dir);
 	unlink(path);
+	snprintf(path, sizeof(path), "%s/other", t.dir);
+	unlink(path);
 	rmdir(t.dir);
 	return 0;
 }
 
-/* All of the file, of a length that ends within a page, then everything is brought below. */
-static void write_and_sync(enum fault fault)
+enum { BYTES = PAGES * PAGE_BYTES - 77 }; /* ends within a page */
+
+/* All of the file becomes dirty. */
+static void write_all(enum fault fault)
 {
-	unsigned bytes = sizeof(t.want) - 77;
+	unsigned bytes = BYTES;
 
 	for (unsigned i = 0; i < bytes; i++)
 		t.want[i] = (unsigned char)(i * 31 + i / 4096);
@@ -182,8 +208,39 @@ static void write_and_sync(enum fault fault)
 		assert_int_equal(cache_write(&t.node, at, t.want + at, n, clock_now_us()), 1);
 	}
 	domain_unlock(&t.dom);
+}
+
+static void write_and_sync(enum fault fault)
+{
+	write_all(fault);
 	flusher_sync_node(&t.flusher, &t.node);
 	assert_int_equal(t.node.nr_dirty + t.node.nr_writeback, 0);
+}
+
+static void write_page(struct node *node, uint64_t index)
+{
+	domain_lock(&t.dom);
+	assert_int_equal(
+		cache_write(node, index * PAGE_BYTES, t.want, PAGE_BYTES, clock_now_us()), 1);
+	domain_unlock(&t.dom);
+}
+
+static void set_fault(enum fault fault)
+{
+	domain_lock(&t.dom);
+	t.engine->fault = fault;
+	domain_unlock(&t.dom);
+}
+
+static void assert_lost(unsigned at, uint64_t from, uint64_t to)
+{
+	struct lost_range range = {0};
+	const char *name = "";
+
+	assert_true(lost_next(&t.flusher.lost, &at, &name, &range));
+	assert_int_equal(range.from, from);
+	assert_int_equal(range.to, to);
+	assert_non_null(strstr(name, "/file"));
 }
 
 static void assert_file_is_right(void)
@@ -254,8 +311,9 @@ static void an_error_for_good_is_told(void **state)
 	assert_true(t.node.err_seq > 0 && t.dev.errors > 0);
 	assert_int_equal(t.dev.lost_bytes, sizeof(t.want) - 77);
 	assert_int_equal(t.dev.written, 0);
-	assert_true(t.flusher.nr_lost > 0);
-	assert_int_equal(t.flusher.lost[0].from, 0);
+	assert_int_equal(t.flusher.lost.nr_ranges, 1);
+	assert_lost(0, 0, BYTES);
+	assert_int_equal(t.dev.health, DEVICE_FAILING);
 	/* And the disk may come back. */
 	domain_lock(&t.dom);
 	t.engine->fault = FAULT_NONE;
@@ -263,6 +321,128 @@ static void an_error_for_good_is_told(void **state)
 	domain_unlock(&t.dom);
 	flusher_sync_node(&t.flusher, &t.node);
 	assert_int_equal(t.dev.written, 1);
+}
+
+/* No room: told at once, kept, tried again, without a rush and without harm to others. */
+static void what_has_no_room_is_kept(void **state)
+{
+	write_all(FAULT_FULL);
+	flusher_sync_node(&t.flusher, &t.node);
+	assert_int_equal(t.node.err, ENOSPC);
+	assert_int_equal(t.node.nr_dirty, PAGES);
+	assert_true(t.dev.parked);
+	unsigned tries = t.engine->submitted;
+	uint32_t told = t.node.err_seq;
+	for (uint64_t i = 0; i < 10; i++) {
+		write_page(&t.other, i);
+		flusher_sync_node(&t.flusher, &t.other);
+		usleep(50000);
+	}
+	assert_int_equal(t.other.nr_dirty + t.other.nr_writeback, 0);
+	assert_int_equal(t.engine->submitted, tries + 10);
+	assert_int_equal(t.node.err_seq, told);
+	/* Who asks again sees that it is still so. */
+	flusher_sync_node(&t.flusher, &t.node);
+	assert_true(node_is_parked(&t.node));
+	assert_int_equal(t.node.err_seq, told);
+	assert_int_equal(flusher_sync(&t.flusher), -ENOSPC);
+	set_fault(FAULT_NONE);
+	flusher_sync_node(&t.flusher, &t.node);
+	assert_int_equal(t.node.nr_dirty + t.node.nr_writeback, 0);
+	assert_int_equal(t.dev.errors, 0);
+	assert_int_equal(t.dev.written, PAGES + 10);
+	assert_int_equal(flusher_sync(&t.flusher), 0);
+}
+
+static void at_the_end_what_has_no_room_is_lost(void **state)
+{
+	write_all(FAULT_FULL);
+	flusher_drain(&t.flusher);
+	assert_int_equal(t.node.nr_dirty + t.node.nr_writeback, 0);
+	assert_int_equal(t.dev.lost_bytes, BYTES);
+	assert_int_equal(t.flusher.lost.nr_ranges, 1);
+	assert_lost(0, 0, BYTES);
+	assert_true(t.dev.errors > 0);
+}
+
+/* Room that comes while the end waits for it is used. */
+static void *make_room_soon(void *arg)
+{
+	usleep(300000);
+	set_fault(FAULT_NONE);
+	return NULL;
+}
+
+static void room_made_at_the_end_is_used(void **state)
+{
+	pthread_t thread;
+
+	write_all(FAULT_FULL);
+	assert_int_equal(pthread_create(&thread, NULL, make_room_soon, NULL), 0);
+	flusher_drain(&t.flusher);
+	pthread_join(thread, NULL);
+	assert_int_equal(t.dev.errors, 0);
+	assert_int_equal(t.dev.written, PAGES);
+}
+
+/* The device is gone: nothing is tried any more, all is named, nobody waits. */
+static void a_device_that_is_gone_takes_all_along(void **state)
+{
+	domain_lock(&t.dom);
+	/* The kernel does not know it, however often it is asked. */
+	snprintf(t.store.device_path, sizeof(t.store.device_path), "/dev/none");
+	t.store.device = makedev(4000, 4000);
+	t.dev.health = DEVICE_GONE;
+	t.dev.error = ENODEV;
+	domain_unlock(&t.dom);
+	for (uint64_t i = 0; i < 4; i++)
+		write_page(&t.node, i == 3 ? 7 : i);
+	domain_lock(&t.dom);
+	t.node.cut_pending = t.node.times_pending = true;
+	node_update_unclean(&t.node);
+	domain_unlock(&t.dom);
+	flusher_sync_node(&t.flusher, &t.node);
+	assert_int_equal(t.engine->submitted, 0);
+	assert_false(node_is_unclean(&t.node));
+	assert_int_equal(t.node.err, EIO);
+	assert_int_equal(t.dev.lost_bytes, 4 * PAGE_BYTES);
+	assert_int_equal(t.flusher.lost.nr_ranges, 2);
+	assert_lost(0, 0, 3 * PAGE_BYTES);
+	assert_lost(1, 7 * PAGE_BYTES, 8 * PAGE_BYTES);
+	flusher_drain(&t.flusher);
+}
+
+static void ranges_that_touch_are_one(void **state)
+{
+	struct lost *l = &t.flusher.lost;
+	static const uint64_t pieces[][2] = {{8, 9}, {4, 5}, {0, 1}, {6, 8}, {20, 30}, {5, 6}};
+
+	for (unsigned i = 0; i < sizeof(pieces) / sizeof(*pieces); i++)
+		lost_add(l, 1, "/file", pieces[i][0], pieces[i][1], 0);
+	assert_int_equal(l->nr_ranges, 3);
+	assert_lost(0, 0, 1);
+	assert_lost(1, 4, 9);
+	assert_lost(2, 20, 30);
+	lost_add(l, 1, "/file", 1, 25, 0);
+	assert_int_equal(l->nr_ranges, 1);
+	assert_lost(0, 0, 30);
+	lost_add(l, 2, "a\nb/file", 0, 0, 0);
+	assert_int_equal(l->nr_files, 2);
+	assert_string_equal(lost_name(l, 2), "a?b/file");
+	/* One line a second for a file. */
+	assert_true(lost_add(l, 3, "/file3", 0, 1, 1000000));
+	assert_false(lost_add(l, 3, "/file3", 2, 3, 1900000));
+	assert_true(lost_add(l, 3, "/file3", 4, 5, 2000000));
+	/* No more than so many ranges: then too much is named, not too little. */
+	uint64_t last = 0;
+	for (uint64_t i = 100; i < 100 + LOST_RANGES_MOST + 10; i++) {
+		last = 2 * i + 1;
+		lost_add(l, 1, "/file", 2 * i, last, 0);
+	}
+	assert_int_equal(l->nr_ranges, LOST_RANGES_MOST);
+	lost_add(l, 3, "/file3", 1000, 1001, 0);
+	assert_int_equal(l->nr_ranges, LOST_RANGES_MOST);
+	assert_lost(LOST_RANGES_MOST - 4, last - 1 - 2 * 14, last);
 }
 
 int main(void)
@@ -278,6 +458,13 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			a_range_error_among_others_is_told, setup, teardown),
 		cmocka_unit_test_setup_teardown(an_error_for_good_is_told, setup, teardown),
+		cmocka_unit_test_setup_teardown(what_has_no_room_is_kept, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			at_the_end_what_has_no_room_is_lost, setup, teardown),
+		cmocka_unit_test_setup_teardown(room_made_at_the_end_is_used, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			a_device_that_is_gone_takes_all_along, setup, teardown),
+		cmocka_unit_test_setup_teardown(ranges_that_touch_are_one, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
