@@ -420,7 +420,17 @@ static void note_write(const struct mount *m, const char *source)
 	mnt_unref_fs(fs);
 }
 
-int mount_create(const struct mount_request *req, struct mount *ret_mount)
+/* When the daemon is killed and nobody else is in its mount namespace, the kernel unmounts on the
+ * way out, and waits for an answer that only the daemon could give, for as long as its /dev/fuse is
+ * not closed: with it would hang every sync of the machine. So the namespace has to live longer
+ * than that descriptor. The kernel closes what a process leaves in the order of the numbers or
+ * against it: one reference below, one above. */
+static int hold_namespace(void)
+{
+	return open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+}
+
+static int create_held(const struct mount_request *req, struct mount *ret_mount)
 {
 	struct mount m = {.fuse_fd = open_device()};
 
@@ -440,6 +450,18 @@ int mount_create(const struct mount_request *req, struct mount *ret_mount)
 		note_write(&m, req->source);
 	*ret_mount = m;
 	return 0;
+}
+
+int mount_create(const struct mount_request *req, struct mount *ret_mount)
+{
+	int below = hold_namespace();
+	int r = create_held(req, ret_mount);
+
+	if (r == 0)
+		(void)hold_namespace(); /* both until the process ends */
+	else if (below >= 0)
+		close(below);
+	return r;
 }
 
 void mount_destroy(struct mount *m, bool lazy_umount)

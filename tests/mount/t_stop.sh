@@ -143,6 +143,28 @@ for connection in "$TEST_DIR"/connections/*; do
 	echo 1 >"$connection/abort"
 done
 ended "connection cut" d
+
+# ---- kill -9, and it was the last one in its mount namespace ----
+
+cut() {
+	[ ! -e "$TEST_DIR/connections/$1" ]
+}
+
+has_mount() {
+	grep -q " $mnt " "/proc/$1/mountinfo"
+}
+
+setsid unshare -m --propagation private "$PACEFS" -f "$src" "$mnt" 2>/dev/null &
+last=$!
+_slowdisk_wait 10 has_mount "$last"
+number=$(awk -v mnt="$mnt" '$5 == mnt { split($3, n, ":"); print n[1] * 1048576 + n[2] }' \
+	"/proc/$last/mountinfo")
+check_fails "the last one in its namespace: its connection" cut "$number"
+kill -9 "$last"
+check "is gone when it was killed, and nobody waits for its answer" \
+	_slowdisk_wait 10 cut "$number"
+cut "$number" || echo 1 >"$TEST_DIR/connections/$number/abort" # or all sync of the machine hang
+wait "$last" 2>/dev/null
 umount "$TEST_DIR/connections"
 
 # ---- umount -f of a mount that is in use ----
