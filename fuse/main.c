@@ -324,8 +324,10 @@ static int run(struct pacefs *p)
 	p->ready_fd = -1;
 	if (!p->options.foreground) {
 		ret = to_background();
-		if (ret < 0)
+		if (ret < 0) {
+			log_error("cannot go into the background: %s", strerror(-ret));
 			return ret;
+		}
 		p->ready_fd = ret;
 	}
 	signals_block();

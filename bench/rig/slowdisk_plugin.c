@@ -13,7 +13,8 @@
  *          pieces and out of order (with 0 a sequential stream pays seeks)
  * stall    1: requests wait until it is 0 again
  * weio, reio, feio, enospc
- *          1: writes, reads, flushes fail with EIO; writes fail with ENOSPC
+ *          1: writes, reads, flushes fail with EIO; writes fail with ENOSPC;
+ *          weio=2: only the next write
  * vanish   1: everything fails with EIO, requests under way too
  * ctl      a file with lines "key=value" of the above (not size). It is read again before
  *          the next request whenever it has changed; the last line of a key counts.
@@ -171,8 +172,11 @@ static int fault_for(enum kind kind)
 {
 	if (knobs[VANISH] != 0)
 		return EIO;
-	if (kind == WRITE && knobs[WEIO] != 0)
+	if (kind == WRITE && knobs[WEIO] != 0) {
+		if (knobs[WEIO] == 2)
+			knobs[WEIO] = 0;
 		return EIO;
+	}
 	if (kind == READ && knobs[REIO] != 0)
 		return EIO;
 	if (kind == FLUSH && knobs[FEIO] != 0)
