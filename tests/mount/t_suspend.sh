@@ -126,7 +126,10 @@ bus_up || {
 	cat "$TEST_DIR/bus.log"
 	exit 1
 }
-[ -z "$freezer" ] || mkdir "$freezer" || exit 1
+if [ -n "$freezer" ]; then
+	find "$(dirname "$freezer")" -maxdepth 1 -name 'pacefs-*' -mmin +10 -exec rmdir {} + 2>/dev/null
+	mkdir "$freezer" || exit 1
+fi
 source_up usb ext4 1G 20000000 || exit 1
 pacefs_start "$src" "$mnt" max_bytes=1M || exit 1
 check "a delay lock is taken" _slowdisk_wait 5 told "inhibit sleep pacefs delay" 1
