@@ -127,8 +127,23 @@ inside() {
 
 # ---- outside ----
 
+# Control groups of a test, named after its room (PACEFS_ROOM with _ for /). What is frozen cannot
+# be killed.
+scan_groups() {
+	local group
+	for group in /sys/fs/cgroup{,/freezer,/memory}/"pacefs-${PACEFS_ROOM//\//_}"*; do
+		[ -d "$group" ] || continue
+		[ ! -e "$group/freezer.state" ] || echo THAWED >"$group/freezer.state"
+		[ ! -e "$group/cgroup.freeze" ] || echo 0 >"$group/cgroup.freeze"
+		leftover "control group" "$group"
+		sleep 0.5
+		rmdir "$group"
+	done
+}
+
 outside() {
 	local file pid target name majmin
+	scan_groups
 	for file in /proc/[0-9]*/environ; do
 		grep -qzxF "PACEFS_ROOM=$PACEFS_ROOM" "$file" 2>/dev/null || continue
 		pid=${file//[!0-9]/}

@@ -11,7 +11,7 @@
 src=$TEST_DIR/usb
 mnt=$TEST_DIR/mnt
 trigger=$TEST_DIR/trigger
-ROOM=$(basename "$PACEFS_ROOM")
+ROOM=${PACEFS_ROOM//\//_}
 
 # A sanitizer has a malloc of its own, and needs memory for itself.
 sanitized() {
@@ -29,9 +29,6 @@ elif grep -qw memory /sys/fs/cgroup/cgroup.subtree_control 2>/dev/null; then
 	groups=/sys/fs/cgroup
 	limit_file=memory.max
 fi
-
-# of tests that were killed
-[ -z "$groups" ] || find "$groups" -maxdepth 1 -name 'pacefs-*' -mmin +10 -exec rmdir {} + 2>/dev/null
 
 group_up() {
 	[ -n "$groups" ] && mkdir "$groups/pacefs-$ROOM-$1" &&

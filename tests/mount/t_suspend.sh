@@ -7,7 +7,7 @@
 src=$TEST_DIR/usb
 mnt=$TEST_DIR/mnt
 WRITERS=4
-ROOM=$(basename "$PACEFS_ROOM")
+ROOM=${PACEFS_ROOM//\//_}
 login1=$PACEFS_BUILD/tests/mount/fake_login1
 
 [ -x "$login1" ] || skip_all "built without libsystemd"
@@ -127,7 +127,6 @@ bus_up || {
 	exit 1
 }
 if [ -n "$freezer" ]; then
-	find "$(dirname "$freezer")" -maxdepth 1 -name 'pacefs-*' -mmin +10 -exec rmdir {} + 2>/dev/null
 	mkdir "$freezer" || exit 1
 fi
 source_up usb ext4 1G 20000000 || exit 1
@@ -157,10 +156,10 @@ slowdisk_set usb stall=0
 # ---- writers on a silent disk ----
 
 touch "$mnt"/{0..3} # a silent disk would hold their making
-sync "$mnt/0"
+sync "$mnt"/{0..3}
 slowdisk_set usb stall=1
 writers_start
-check "all writers wait for room" _slowdisk_wait 10 all_queued
+check "all writers wait for room" _slowdisk_wait 30 all_queued
 sleep 1
 check_eq "and nobody disturbs them" "$(answered_after 0)" 0
 if [ -n "$freezer" ]; then
