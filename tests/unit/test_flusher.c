@@ -24,7 +24,8 @@ enum fault {
 	FAULT_ONCE,
 	FAULT_ALWAYS,
 	FAULT_RANGE,
-	FAULT_FULL
+	FAULT_FULL,
+	FAULT_REWRITTEN
 };
 
 struct faulty_engine {
@@ -32,6 +33,7 @@ struct faulty_engine {
 	int kick_fd;
 	enum fault fault;
 	unsigned submitted, ranges;
+	unsigned first_tries; /* of what begins the file */
 	struct store_io *done;
 };
 
@@ -68,6 +70,16 @@ static int write_some(struct faulty_engine *e, const struct store_io *io)
 			return -EIO;
 		break;
 	case FAULT_ALWAYS:
+		return -EIO;
+	case FAULT_REWRITTEN:
+		if (io->offset || ++e->first_tries > 3)
+			break;
+		/* The second page is written to again while it is on its way. */
+		domain_lock(&t.dom);
+		if (e->first_tries == 1)
+			cache_write(&t.node, PAGE_BYTES, t.want + PAGE_BYTES, PAGE_BYTES,
+				clock_now_us());
+		domain_unlock(&t.dom);
 		return -EIO;
 	case FAULT_FULL:
 		if (io->fd == t.node.file->fd) /* the other one overwrites what it has */
@@ -225,6 +237,23 @@ static void write_page(struct node *node, uint64_t index)
 	domain_unlock(&t.dom);
 }
 
+/* Without anybody who syncs. */
+static void wait_until_clean(struct node *node)
+{
+	enum { TRIES = 1000, WAIT_US = 5000 };
+	bool unclean = true;
+
+	for (int i = 0; i < TRIES && unclean; i++) {
+		domain_lock(&t.dom);
+		unclean = node->nr_dirty + node->nr_writeback > 0;
+		device_kick(&t.dev);
+		domain_unlock(&t.dom);
+		if (unclean)
+			usleep(WAIT_US);
+	}
+	assert_false(unclean);
+}
+
 static void set_fault(enum fault fault)
 {
 	domain_lock(&t.dom);
@@ -323,6 +352,23 @@ static void an_error_for_good_is_told(void **state)
 	assert_int_equal(t.dev.written, 1);
 }
 
+/* What is written to again while its write fails is in the newer page, and not lost. */
+static void only_the_newest_is_lost(void **state)
+{
+	uint64_t end = (uint64_t)PAGE_BYTES * 32; /* of the first request */
+
+	write_and_sync(FAULT_REWRITTEN);
+	assert_int_equal(t.node.err, EIO);
+	assert_int_equal(t.flusher.lost.nr_ranges, 2);
+	assert_lost(0, 0, PAGE_BYTES);
+	assert_lost(1, 2 * PAGE_BYTES, end);
+	assert_int_equal(t.dev.lost_bytes, end - PAGE_BYTES);
+	assert_int_equal(t.dev.written, PAGES - 31);
+	static unsigned char got[PAGE_BYTES];
+	assert_int_equal(pread(t.node.file->fd, got, PAGE_BYTES, PAGE_BYTES), PAGE_BYTES);
+	assert_memory_equal(got, t.want + PAGE_BYTES, PAGE_BYTES);
+}
+
 /* No room: told at once, kept, tried again, without a rush and without harm to others. */
 static void what_has_no_room_is_kept(void **state)
 {
@@ -333,12 +379,14 @@ static void what_has_no_room_is_kept(void **state)
 	assert_true(t.dev.parked);
 	unsigned tries = t.engine->submitted;
 	uint32_t told = t.node.err_seq;
+	domain_lock(&t.dom);
+	t.dev.bg_pages = 0; /* all is to be written at once */
+	domain_unlock(&t.dom);
 	for (uint64_t i = 0; i < 10; i++) {
 		write_page(&t.other, i);
-		flusher_sync_node(&t.flusher, &t.other);
-		usleep(50000);
+		usleep(20000);
+		wait_until_clean(&t.other);
 	}
-	assert_int_equal(t.other.nr_dirty + t.other.nr_writeback, 0);
 	assert_int_equal(t.engine->submitted, tries + 10);
 	assert_int_equal(t.node.err_seq, told);
 	/* Who asks again sees that it is still so. */
@@ -458,6 +506,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			a_range_error_among_others_is_told, setup, teardown),
 		cmocka_unit_test_setup_teardown(an_error_for_good_is_told, setup, teardown),
+		cmocka_unit_test_setup_teardown(only_the_newest_is_lost, setup, teardown),
 		cmocka_unit_test_setup_teardown(what_has_no_room_is_kept, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			at_the_end_what_has_no_room_is_lost, setup, teardown),
