@@ -121,11 +121,13 @@ def describe(data):
 
 class Model:
     """strict: names are as acknowledged (the daemon died, the machine did not).
-    flush: close() makes durable."""
+    flush: close() makes durable.
+    fsync_names: fsync(2) of a file or directory settles names; otherwise only a sync of all does."""
 
-    def __init__(self, strict, flush):
+    def __init__(self, strict, flush, fsync_names=True):
         self.strict = strict
         self.flush = flush
+        self.fsync_names = fsync_names
         self.files = {}
         self.names = {}  # path -> what may be there: a fid, "D" or None; the last is the latest
         self.pending = None
@@ -174,7 +176,7 @@ class Model:
 
     def durable(self, file):
         file.durable()
-        if file.fresh:
+        if file.fresh and self.fsync_names:
             for path, may in self.names.items():
                 if may[-1] == file.fid:
                     self.names[path] = [file.fid]
@@ -195,7 +197,7 @@ class Model:
             file.begin()
         if kind in ("fsync", "syncwrite", "msync") or (kind == "close" and self.flush):
             self.durable(file)
-        elif kind == "syncdir":
+        elif kind == "syncdir" and self.fsync_names:
             self.settle_names(args[0])
         elif kind == "syncall":
             self.all_durable()
