@@ -1,11 +1,12 @@
 #!/bin/bash
-# timeout: 300
+# timeout: 400
 # A full disk is found by write(2): every byte acknowledged before the error is there, whoever
 # else wants the room; df tells what is left; when there is room again, writing works again.
 #
-# PACEFS_FULL_SECONDS (default 6) and PACEFS_FULL_SEEDS (default 1): how long the random writers
+# PACEFS_FULL_SECONDS (default 5) and PACEFS_FULL_SEEDS (default 1): how long the random writers
 # run, and which ones; t_quota.sh too. PACEFS_FULL_FS (default "ext4 btrfs"; also xfs, tmpfs): on what.
-# PACEFS_FULL_FOUR, _SIZE, _FILL (default ext4, 200M, none): the disk of the four writers.
+# PACEFS_FULL_FOUR, _SIZE, _FILL, _RATE (default ext4, 200M, none, 40000000): the disk of the
+# four writers.
 . "$PACEFS_REPO/tests/lib/mount_test.sh"
 
 source_up usb ext4 80M 20000000 || exit 1
@@ -244,7 +245,8 @@ source_down usb
 
 # ---- four writers of 100 MiB on 200 MiB ----
 
-source_up usb "${PACEFS_FULL_FOUR:-ext4}" "${PACEFS_FULL_SIZE:-200M}" 20000000 || exit 1
+source_up usb "${PACEFS_FULL_FOUR:-ext4}" "${PACEFS_FULL_SIZE:-200M}" \
+	"${PACEFS_FULL_RATE:-40000000}" || exit 1
 [ -z "${PACEFS_FULL_FILL:-}" ] || fallocate -l "$PACEFS_FULL_FILL" usb/fill
 pacefs_start "$TEST_DIR/usb" "$mnt" || exit 1
 cat >"$TEST_DIR/four.py" <<'END'
@@ -311,7 +313,7 @@ random_writers() {
 	random_source "$1" || exit 1
 	pacefs_start "$TEST_DIR/usb" "$mnt" || exit 1
 	check "$name: nothing but a full disk" timeout 150 \
-		python3 "$load" write "$mnt" book "$2" "${PACEFS_FULL_SECONDS:-6}"
+		python3 "$load" write "$mnt" book "$2" "${PACEFS_FULL_SECONDS:-5}"
 	ended "$name"
 	check "$name: what was acknowledged is in the source" \
 		python3 "$load" check "$TEST_DIR/usb" book

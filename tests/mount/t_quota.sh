@@ -55,7 +55,7 @@ check "after rm writing works again" dd if=/dev/zero of="$mnt/again" bs=1M count
 rm "$mnt/again"
 # seconds: as in t_full.sh
 check "random writers: nothing but a used up quota" \
-	timeout 60 python3 "$load" write "$mnt" book "${PACEFS_FULL_SEEDS:-1}" "${PACEFS_FULL_SECONDS:-6}"
+	timeout 60 python3 "$load" write "$mnt" book "${PACEFS_FULL_SEEDS:-1}" "${PACEFS_FULL_SECONDS:-5}"
 ended "random writers"
 check "random writers: what was acknowledged is in the source" \
 	python3 "$load" check "$TEST_DIR/usb/own" book
