@@ -243,6 +243,24 @@ ended "full"
 check "full: the source has it" cmp "$TEST_DIR/other" "$TEST_DIR/usb/data"
 source_down usb
 
+# ---- blocks kept for root ----
+
+source_up usb ext4 60M 50000000 || exit 1
+tune2fs -m 20 "${DEV[usb]}" >/dev/null && umount usb && mount "${DEV[usb]}" usb || exit 1
+chmod 777 usb
+kept=$(($(stat -f -c '(%f - %a) * %S / 1024' usb)))
+pacefs_start "$TEST_DIR/usb" "$mnt" || exit 1
+(cd "$mnt" && setpriv --reuid 65534 --regid 65534 --clear-groups \
+	dd if=/dev/zero of=user bs=64K count=2000) 2>dd.err
+check "kept for root: a user hears of a full disk" grep -q "No space left on device" dd.err
+sync -f "$mnt"
+check_ge "kept for root: they are left, KiB" "$(free_kib usb)" $((kept - 256))
+dd if=/dev/zero of="$mnt/root" bs=64K count=2000 status=none 2>/dev/null
+sync -f "$mnt"
+check_le "kept for root: root has them, KiB left" "$(free_kib usb)" $((kept - 4096))
+ended "kept for root"
+source_down usb
+
 # ---- four writers of 100 MiB on 200 MiB ----
 
 source_up usb "${PACEFS_FULL_FOUR:-ext4}" "${PACEFS_FULL_SIZE:-200M}" \
