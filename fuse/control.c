@@ -278,8 +278,9 @@ static void *flush_main(void *arg)
 	while (p->flush_done < p->flush_started) {
 		uint64_t target = p->flush_started;
 		domain_unlock(&p->dom);
-		pacefs_sync(p);
+		int ret = pacefs_sync(p);
 		domain_lock(&p->dom);
+		p->flush_failed = ret < 0;
 		p->flush_done = target;
 	}
 	p->flush_running = false;
@@ -324,7 +325,8 @@ static ssize_t get_figure(struct pacefs *p, const char *name, char *text, size_t
 
 	if (strcmp(name, "flush") == 0)
 		return snprintf(text, size, "%" PRIu64 " %" PRIu64 " %" PRIu64,
-			p->flush_started, p->flush_done, b->dev.errors + b->dev.parked);
+			p->flush_started, p->flush_done,
+			b->dev.errors + (p->flush_failed || b->dev.parked));
 	if (strcmp(name, "pos_ratio") == 0)
 		return snprintf(text, size, "%.3f", b->pacing.verdict.pos_ratio);
 	if (strcmp(name, "write_bandwidth") == 0)
@@ -412,6 +414,7 @@ static int set_setting(struct pacefs *p, const char *name, const char *value)
 		log_warn("%s", message);
 		return -EINVAL;
 	}
+	writes_warn_of_clamp(p);
 	control_bound_mapped_pages(p);
 	log_info("%s set to %s", name, value);
 	return 0;

@@ -436,10 +436,7 @@ static int sync_file(struct pacefs *p, struct open_file *of, bool datasync)
 {
 	struct node *node = &of->fn->node;
 
-	flusher_sync_node(&p->backing.flusher, node);
-	domain_lock(&p->dom);
-	int full = node_is_parked(node) ? -node->err : 0;
-	domain_unlock(&p->dom);
+	int full = flusher_sync_node(&p->backing.flusher, node);
 	int ret = full ? 0 : store_file_sync(node->file, datasync);
 	/* The source tells its one descriptor once; everybody who has it open is to hear it. */
 	if (ret < 0)
@@ -567,7 +564,9 @@ static int punch(struct pacefs *p, struct node *node, int mode, off_t offset, of
 {
 	/* Everything older is below first, so that nothing of it lands in the hole later; the
 	 * kernel holds the file's lock, so nothing new comes. The source first: it may refuse. */
-	flusher_sync_node(&p->backing.flusher, node);
+	int ret = flusher_sync_node(&p->backing.flusher, node);
+	if (ret < 0)
+		return ret;
 	if (fallocate(node->file->fd, mode, offset, length) < 0)
 		return -errno;
 	domain_lock(&p->dom);
@@ -609,8 +608,11 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 	if (ret == 0) {
 		domain_lock(&p->dom);
 		uint64_t end = (uint64_t)(offset + length);
-		if (!(mode & FALLOC_FL_KEEP_SIZE) && end > node->size)
-			node->size = end;
+		if (!(mode & FALLOC_FL_KEEP_SIZE)) {
+			if (end > node->size)
+				node->size = end;
+			store_file_grew(node->file, end);
+		}
 		ops_touch(node);
 		flusher_work(&p->backing.flusher, node);
 		domain_unlock(&p->dom);
@@ -719,14 +721,15 @@ void ops_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 		.dest_offset = (uint64_t)off_out,
 	};
 	session_block_begin();
-	flusher_sync_node(&p->backing.flusher, in);
-	flusher_sync_node(&p->backing.flusher, out);
-	bool cloned = ioctl(out->file->fd, FICLONERANGE, &range) == 0;
+	bool cloned = flusher_sync_node(&p->backing.flusher, in) == 0 &&
+		flusher_sync_node(&p->backing.flusher, out) == 0 &&
+		ioctl(out->file->fd, FICLONERANGE, &range) == 0;
 	if (cloned) {
 		domain_lock(&p->dom);
 		cache_invalidate(out);
 		if ((uint64_t)off_out + len > out->size)
 			out->size = (uint64_t)off_out + len;
+		store_file_grew(out->file, (uint64_t)off_out + len);
 		ops_touch(out);
 		flusher_work(&p->backing.flusher, out);
 		domain_unlock(&p->dom);

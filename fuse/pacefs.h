@@ -28,9 +28,11 @@ struct fnode;
 struct space {
 	pthread_mutex_t through_lock; /* one write goes through at a time; taken alone */
 	uint64_t full_at;	      /* dev.written, in bytes, when the source is full */
-	uint64_t promised;  /* bytes of accepted writes that are not dirty pages yet */
-	uint64_t claimed;   /* by fallocate(2), while it has not got them */
-	uint64_t fruitless; /* deletions pending when waiting for them did not help */
+	uint64_t promised;	 /* bytes of accepted writes that are not dirty pages yet */
+	uint64_t promised_of[2]; /* by colour: who settles waits for one of them */
+	unsigned colour;	 /* of promises made now */
+	uint64_t claimed;	 /* by fallocate(2), while it has not got them */
+	uint64_t fruitless;	 /* deletions pending when waiting for them did not help */
 	uint64_t look_us;
 	uint64_t cluster_slack; /* of a small file, bytes beside its page */
 	/* Where the figures are those of the last commit (store.copies): */
@@ -71,7 +73,8 @@ struct pacefs {
 	/* nodes (node.h), the lock guards them */
 	struct fnode *nodes; /* hash by nodeid */
 	struct fnode *root;
-	struct stat root_stat; /* as last seen: status and umount of a source that is gone need it */
+	struct stat
+		root_stat; /* as last seen: status and umount of a source that is gone need it */
 	struct fnode *fds_head, *fds_tail; /* open and unpinned, least recently used first */
 	unsigned nr_fds, max_fds;
 	uint64_t nr_unlinked; /* deleted files whose room the source still counts */
@@ -85,8 +88,8 @@ struct pacefs {
 
 	/* flush (control.c), the lock guards them */
 	uint64_t flush_started, flush_done;
-	uint64_t errors_told; /* of dev.errors, by syncfs */
-	bool flush_running;
+	uint64_t errors_told;		  /* of dev.errors, by syncfs */
+	bool flush_running, flush_failed; /* the last one */
 
 	struct source_lock lock; /* the source is ours alone, until all is written */
 	int ready_fd;		 /* a byte when the mount answers, or -1 */

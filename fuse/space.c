@@ -116,8 +116,11 @@ static bool promise(struct pacefs *p, uint64_t quota_full_at, struct payload *pa
 	domain_lock(&p->dom);
 	bool ample = fits(p, quota_full_at, payload->bytes);
 	if (ample) {
-		p->backing.space.promised += payload->bytes;
+		struct space *s = &p->backing.space;
+		s->promised += payload->bytes;
+		s->promised_of[s->colour] += payload->bytes;
 		payload->promised = payload->bytes;
+		payload->colour = s->colour;
 	}
 	domain_unlock(&p->dom);
 	return ample;
@@ -149,21 +152,35 @@ bool space_promise(struct pacefs *p, struct fnode *fn, struct payload *payload)
 	return promise(p, quota_full_at(p, &fn->node), payload);
 }
 
-static bool promises_pending(struct pacefs *p)
+void space_kept(struct pacefs *p, struct payload *payload)
+{
+	struct space *s = &p->backing.space;
+
+	s->promised -= payload->promised;
+	s->promised_of[payload->colour] -= payload->promised;
+	payload->promised = 0;
+}
+
+static bool promises_pending(struct pacefs *p, unsigned colour)
 {
 	domain_lock(&p->dom);
-	bool pending = p->backing.space.promised > 0;
+	bool pending = p->backing.space.promised_of[colour] > 0;
 	domain_unlock(&p->dom);
 	return pending;
 }
 
-/* Everything accepted is below, also what is still on its way into the cache. */
+/* Everything accepted is below, also what is still on its way into the cache. Who is promised room
+ * meanwhile has it beside all that, and is not waited for: there may always be somebody. With
+ * through_lock. */
 static void settle(struct pacefs *p)
 {
 	enum { WAIT_US = 5000 };
 
-	/* The queue drains by completions; new promises end where room does. */
-	while (promises_pending(p))
+	domain_lock(&p->dom);
+	unsigned before = p->backing.space.colour;
+	p->backing.space.colour = before ^ 1;
+	domain_unlock(&p->dom);
+	while (promises_pending(p, before))
 		usleep(WAIT_US);
 	flusher_sync(&p->backing.flusher);
 }
@@ -265,6 +282,19 @@ static bool room_by_deletions(struct pacefs *p, struct node *node, struct payloa
 	return promise(p, quota_full_at(p, node), payload);
 }
 
+/* Returns whether there was anything to wait for. */
+static bool wait_for_deletions(struct pacefs *p)
+{
+	bool any = false;
+
+	for (int i = 0; i < DELETION_TRIES && deletions_pending(p); i++) {
+		any = true;
+		usleep(DELETION_WAIT_US);
+	}
+	give_up_deletions(p);
+	return any;
+}
+
 bool space_make_room(struct pacefs *p, int ret)
 {
 	pthread_mutex_t *lock = &p->backing.space.through_lock;
@@ -272,9 +302,7 @@ bool space_make_room(struct pacefs *p, int ret)
 	if (ret != -ENOSPC && ret != -EDQUOT)
 		return false;
 	pthread_mutex_lock(lock);
-	for (int i = 0; i < DELETION_TRIES && deletions_pending(p); i++)
-		usleep(DELETION_WAIT_US);
-	give_up_deletions(p);
+	wait_for_deletions(p);
 	settle(p);
 	pthread_mutex_unlock(lock);
 	return true;
@@ -328,6 +356,7 @@ static ssize_t write_source(fuse_req_t req, struct node *node, const struct payl
 		uint64_t end = payload->offset + (uint64_t)done;
 		if (end > node->size)
 			node->size = end;
+		store_file_grew(node->file, end);
 		ops_touch(node);
 		flusher_work(&b->flusher, node);
 		domain_unlock(&p->dom);
@@ -338,9 +367,15 @@ static ssize_t write_source(fuse_req_t req, struct node *node, const struct payl
 /* While the device fails: its error is the writer's, and no room is promised. */
 static ssize_t write_failing(fuse_req_t req, struct node *node, const struct payload *payload)
 {
-	int ret = settle_range(pacefs_of(req), node, payload);
+	struct pacefs *p = pacefs_of(req);
 
-	return ret < 0 ? ret : write_source(req, node, payload);
+	for (;;) {
+		ssize_t done = settle_range(p, node, payload);
+		if (done == 0)
+			done = write_source(req, node, payload);
+		if (!health_is_full((int)-done) || !wait_for_deletions(p))
+			return done;
+	}
 }
 
 /* With through_lock: nobody else takes room that was promised to nobody. */
@@ -368,7 +403,9 @@ static ssize_t write_through(fuse_req_t req, struct fnode *fn, struct payload *p
 	domain_lock(&p->dom);
 	b->space.full_at = 0; /* nothing is promised until this is done and looked at */
 	domain_unlock(&p->dom);
-	ssize_t done = write_source(req, node, payload);
+	ssize_t done = settle_range(p, node, payload);
+	if (done == 0)
+		done = write_source(req, node, payload);
 	look(p, NULL);
 	quota_look(p);
 	return done;

@@ -20,8 +20,11 @@
 
 /* Is there certainly room for the payload beside all that is accepted and not below yet? Then it
  * is promised (payload->promised), until the pacer has made pages of it. A few loads, and once a
- * second a statvfs. Without the lock, like all here. */
+ * second a statvfs. Without the lock, like all here but space_kept(). */
 bool space_promise(struct pacefs *p, struct fnode *fn, struct payload *payload);
+
+/* The payload's bytes are pages now, or will never be: its promise is kept. With the lock. */
+void space_kept(struct pacefs *p, struct payload *payload);
 
 /* There may not be: the whole way of one WRITE near the full mark, blocking. Returns 0 when the
  * payload may be cached after all; else the bytes written through, or -errno. */

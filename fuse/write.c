@@ -3,6 +3,7 @@
 #include "fuse/node.h"
 #include "fuse/pacefs.h"
 #include "fuse/sleep.h"
+#include "fuse/space.h"
 #include "util/clock.h"
 #include "util/log.h"
 
@@ -145,8 +146,7 @@ static void free_payload(struct write *w)
 		if (pl->frames[i] != FRAME_NONE)
 			cache_free_held(&w->p->dom, pl->frames[i]);
 	pl->nr_frames = 0;
-	w->p->backing.space.promised -= pl->promised;
-	pl->promised = 0;
+	space_kept(w->p, pl);
 }
 
 static void settled(struct held *h, uint64_t now_us)
@@ -289,7 +289,7 @@ void writes_submit(struct pacefs *p, fuse_req_t req, struct fnode *fn, struct pa
 	struct write *w = write_create(p, req, fn, payload);
 	if (!w) {
 		domain_lock(&p->dom);
-		p->backing.space.promised -= payload->promised;
+		space_kept(p, payload);
 		domain_unlock(&p->dom);
 		fuse_reply_err(req, ENOMEM);
 		fnode_put(p, fn);
@@ -361,13 +361,15 @@ static void *writes_main(void *arg)
 	return NULL;
 }
 
-static void warn_of_clamp(const struct pacer *pacer)
+void writes_warn_of_clamp(struct pacefs *p)
 {
-	if (pacer->thresh < pacer->thresh_asked)
+	domain_lock(&p->dom);
+	double asked = p->pacer.thresh_asked, thresh = p->pacer.thresh;
+	domain_unlock(&p->dom);
+	if (thresh < asked)
 		log_warn("a dirty limit of %.0f MB is more than memory allows: %.0f MB is in "
 			 "force",
-			pacer->thresh_asked * PAGE_BYTES / 1e6,
-			pacer->thresh * PAGE_BYTES / 1e6);
+			asked * PAGE_BYTES / 1e6, thresh * PAGE_BYTES / 1e6);
 }
 
 void writes_sleep(struct pacefs *p, bool sleeping)
@@ -385,7 +387,6 @@ void writes_sleep(struct pacefs *p, bool sleeping)
 void writes_settings_changed(struct pacefs *p)
 {
 	pacer_settings_changed(&p->pacer, clock_now_us());
-	warn_of_clamp(&p->pacer);
 	pthread_cond_broadcast(&p->dom.progress); /* queued writes may fit now */
 }
 
@@ -396,8 +397,8 @@ int writes_start(struct pacefs *p)
 	domain_lock(&p->dom);
 	pacer_init(&p->pacer, &p->dom, &ops, &p->options.settings.domain, now);
 	pacer_add_device(&p->pacer, &p->backing.pacing, &p->backing.dev, now);
-	warn_of_clamp(&p->pacer);
 	domain_unlock(&p->dom);
+	writes_warn_of_clamp(p);
 	int ret = pthread_create(&p->writes.thread, NULL, writes_main, p);
 	p->writes.running = ret == 0;
 	if (ret == 0)

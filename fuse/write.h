@@ -24,6 +24,7 @@ struct payload {
 	uint64_t offset; /* in the file */
 	uint32_t bytes;
 	uint64_t promised; /* of it, counted in space.promised until it is dirty */
+	unsigned colour;   /* of the promise */
 	unsigned nr_frames;
 	uint32_t *frames; /* those taken into the cache become FRAME_NONE */
 };
@@ -55,5 +56,7 @@ void writes_sleep(struct pacefs *p, bool sleeping);
 
 /* A setting changed: it is in force when this returns. With the lock. */
 void writes_settings_changed(struct pacefs *p);
+/* Says in the log if more was asked for than memory allows. Without the lock. */
+void writes_warn_of_clamp(struct pacefs *p);
 
 #endif

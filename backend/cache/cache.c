@@ -445,8 +445,12 @@ void cache_untag_node(struct node *node)
 	if (node->nr_tagged == 0)
 		return;
 	for (uint64_t i = mapping_next(&node->map, 0, false); i != MAPPING_END;
-		i = mapping_next(&node->map, i + 1, false))
-		untag(node, &a->frames[mapping_get(&node->map, i)]);
+		i = mapping_next(&node->map, i + 1, false)) {
+		struct frame *f = &a->frames[mapping_get(&node->map, i)];
+		/* Requests in flight end by themselves. */
+		if (f->state == FRAME_DIRTY)
+			untag(node, f);
+	}
 }
 
 /* ---- writeback ---- */

@@ -82,9 +82,9 @@ struct node {
 	bool on_unclean;	  /* dev->unclean: anything at all left to bring below */
 	struct node *unclean_prev, *unclean_next;
 	struct state_record *record; /* of an unclean node in dom->state, if there was room */
-	uint64_t flush_index;	   /* where the next slice starts */
-	uint64_t slice_pages;	   /* left of the current slice */
-	struct flush_io *inflight; /* its requests in flight */
+	uint64_t flush_index;	     /* where the next slice starts */
+	uint64_t slice_pages;	     /* left of the current slice */
+	struct flush_io *inflight;   /* its requests in flight */
 	uint64_t inflight_bytes;
 	unsigned nr_fills; /* reads for partial pages in flight */
 
@@ -109,6 +109,7 @@ struct node {
 
 	/* the source has no room for its pages: they stay dirty and are tried again */
 	uint64_t park_seq; /* not now, while it is that of the device and not 0 */
+	uint64_t put_off;  /* how often: a sync that sees it move has not written everything */
 	bool full;	   /* that was told; until a write of it succeeds */
 };
 
@@ -141,7 +142,7 @@ struct device {
 	uint64_t writeback_us, expire_us; /* periodic: every, older than; 0 = off */
 	uint64_t nr_blocked;		  /* requests waiting for admission */
 	bool drain;			  /* write everything (umount) */
-	uint64_t drain_until_us;	  /* ... and wait so long for room */
+	uint64_t drain_until_us; /* at the end: wait so long for room; 0: it is not yet */
 
 	/* kept by the flusher */
 	struct busy_clock busy; /* time with requests in flight */
@@ -156,6 +157,7 @@ struct device {
 	bool parked;		      /* some nodes are, since the last try ... */
 	uint64_t park_seq;	      /* ... with this number; the next try makes it another */
 	uint64_t parked_us, retry_us; /* since then, and the next try is then */
+	uint64_t put_off;	      /* of all its nodes */
 	bool retrying;		      /* it is now */
 
 	uint64_t errors; /* sticky */
@@ -238,7 +240,8 @@ void cache_invalidate(struct node *node);
 void cache_tag_node(struct node *node);
 /* The same for all nodes of the device. */
 void cache_tag_device(struct device *dev);
-/* Nobody waits for its pages any more: they could not be written, and that was told. */
+/* Nobody waits for its dirty pages any more: they could not be written, and that was told. Those in
+ * writeback are waited for still. */
 void cache_untag_node(struct node *node);
 
 /* Writeback of the page at index begins: it must be dirty. Returns its frame. */

@@ -119,6 +119,8 @@ void node_update_unclean(struct node *node)
 		DL_DELETE2(dev->unclean, node, unclean_prev, unclean_next);
 		dev->nr_unclean--;
 		state_release(node->dom->state, node);
+		node->full = false; /* whatever became of its pages */
+		node->park_seq = 0;
 		node_put(node);
 	}
 }

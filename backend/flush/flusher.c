@@ -216,11 +216,12 @@ static void lengthen_ahead(struct flusher *fl, struct node *node, const struct f
 	if (!fl->store->serial_extends || io->buffered || io->fill || node->extend_to ||
 		end + 4 * request <= file->size_below || node->size < end + 2 * request)
 		return;
-	/* Only over pages that are dirty without a gap: no hole gets blocks by this. */
+	/* Only over pages that are cached without a gap from the end below on: no hole gets blocks
+	 * by this, nor is one taken for the end of what was written (backend/state). */
 	uint64_t last =
 		(end + (uint64_t)(node->dev->bytes_per_s / 2) + 4 * request) >> PAGE_SHIFT_BITS;
-	uint64_t i = end >> PAGE_SHIFT_BITS;
-	while (i < last && mapping_next(&node->map, i, true) == i)
+	uint64_t i = file->size_below >> PAGE_SHIFT_BITS;
+	while (i < last && mapping_next(&node->map, i, false) == i)
 		i++;
 	if (i << PAGE_SHIFT_BITS < end + 2 * request)
 		return;
@@ -402,7 +403,7 @@ static void finish_failed(struct flusher *fl, struct flush_io *io, int err, uint
 	struct node *node = io->node;
 
 	health_failed(fl, err, now_us);
-	bool keep = !dev->drain || now_us < dev->drain_until_us || !node->full;
+	bool keep = !dev->drain_until_us || now_us < dev->drain_until_us || !node->full;
 	if (health_is_full(err) && keep && dev->health != DEVICE_GONE) {
 		finish_unwritten(fl, io, now_us);
 		health_park(fl, node, err, now_us);

@@ -61,7 +61,8 @@ struct flusher {
 	/* health.c */
 	pthread_t health;
 	pthread_cond_t health_cond;
-	bool ask; /* the device is to be looked for */
+	bool ask;		   /* the device is to be looked for */
+	uint64_t missing_since_us; /* it was not there then, nor since; 0: it was */
 
 	/* node work (work.c) */
 	pthread_cond_t work_cond;
@@ -82,8 +83,9 @@ uint64_t flusher_step(
 /* ---- waiting for the source to be right; without the lock; they block ---- */
 
 /* Every page of the node that is dirty or in writeback now is written, its truncation and
- * times are applied, or it failed: that is in node->err_seq. */
-void flusher_sync_node(struct flusher *fl, struct node *node);
+ * times are applied, or it failed: that is in node->err_seq. -ENOSPC or -EDQUOT if pages found no
+ * room below and are dirty still, else 0. */
+int flusher_sync_node(struct flusher *fl, struct node *node);
 /* The same for all nodes, then syncfs(2). 0 or -errno: its own, which is counted, or -ENOSPC
  * while there are pages that have no room below. Not those of pages: device->errors. */
 int flusher_sync(struct flusher *fl);

@@ -117,6 +117,8 @@ void health_park(struct flusher *fl, struct node *node, int err, uint64_t now_us
 		dev->retry_us = now_us + (dev->drain ? HEALTH_DRAIN_PARK_US : HEALTH_PARK_US);
 	}
 	node->park_seq = dev->park_seq;
+	node->put_off++;
+	dev->put_off++;
 	domain_progress(dev->dom);
 }
 
@@ -171,7 +173,8 @@ void health_went_well(struct flusher *fl, uint64_t now_us)
 	uint64_t recover_us =
 		health_is_full(dev->error) ? HEALTH_RECOVER_FULL_US : HEALTH_RECOVER_US;
 
-	if (dev->health == DEVICE_FAILING && now_us - dev->error_us >= recover_us)
+	if (dev->health == DEVICE_FAILING && now_us - dev->error_us >= recover_us &&
+		!dev->parked && !dev->retrying)
 		become(fl, DEVICE_HEALTHY);
 }
 
@@ -202,6 +205,18 @@ static void wait_for(struct flusher *fl, uint64_t until_us)
 	pthread_cond_timedwait(&fl->health_cond, &fl->dev->dom->lock, &until);
 }
 
+/* Once is not enough to throw away what is dirty: a bridge that starts anew, a network path that is
+ * another one now, answer again within a second. */
+static void missing(struct flusher *fl, uint64_t now_us)
+{
+	if (!fl->missing_since_us)
+		fl->missing_since_us = now_us;
+	if (now_us - fl->missing_since_us >= HEALTH_MISSING_US)
+		become(fl, DEVICE_GONE);
+	else
+		fl->ask = true;
+}
+
 static void ask(struct flusher *fl)
 {
 	struct device *dev = fl->dev;
@@ -211,7 +226,9 @@ static void ask(struct flusher *fl)
 	enum store_presence presence = store_look_for_device(fl->store);
 	domain_lock(dev->dom);
 	if (presence == STORE_GONE && dev->health == DEVICE_FAILING)
-		become(fl, DEVICE_GONE);
+		missing(fl, clock_now_us());
+	else
+		fl->missing_since_us = 0;
 	if (presence != STORE_GONE && dev->health == DEVICE_GONE) {
 		dev->error_us = clock_now_us();
 		become(fl, DEVICE_FAILING);

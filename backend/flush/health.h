@@ -30,6 +30,7 @@
 #define HEALTH_RECOVER_US 3000000
 /* Longer than until the next try of what has no room, which would be an error again. */
 #define HEALTH_RECOVER_FULL_US (HEALTH_PARK_US + 1000000)
+#define HEALTH_MISSING_US 1500000   /* before it is taken for gone */
 #define HEALTH_ASK_AGAIN_US 2000000 /* of a device that is gone */
 #define HEALTH_ASK_LEAST_US 100000  /* between two questions, while errors rain */
 

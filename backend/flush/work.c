@@ -129,10 +129,8 @@ static void apply_times(struct flusher *fl, struct node *node)
 		(ret < 0 || (ended == node->ended_seq && pages_clean(node))))
 		node->times_pending = false;
 	node_update_unclean(node);
-	if (ret == -ENOSPC || ret == -EDQUOT)
-		log_warn("%s: no room to set the time of a file",
-			node->dev->name); /* not lost */
-	else if (ret < 0)
+	/* A time that finds no room is not lost data. */
+	if (ret < 0 && !health_is_full(-ret))
 		source_error(fl, node, "setting its time", ret);
 }
 
@@ -223,12 +221,13 @@ void flusher_settle_cut(struct flusher *fl, struct node *node)
 	}
 }
 
-void flusher_sync_node(struct flusher *fl, struct node *node)
+int flusher_sync_node(struct flusher *fl, struct node *node)
 {
 	struct domain *dom = node->dom;
 
 	domain_lock(dom);
 	node_get(node);
+	uint64_t put_off = node->put_off;
 	node->park_seq = 0; /* it is tried again */
 	cache_tag_node(node);
 	flusher_settle_cut(fl, node);
@@ -239,8 +238,10 @@ void flusher_sync_node(struct flusher *fl, struct node *node)
 	/* With newer pages on their way the times follow those. */
 	if (node->times_pending)
 		flusher_do_work(fl, node);
+	int ret = node->put_off == put_off ? 0 : node->err == EDQUOT ? -EDQUOT : -ENOSPC;
 	node_put(node);
 	domain_unlock(dom);
+	return ret;
 }
 
 /* All that was left to do for other nodes than pages, as of now. */
@@ -301,6 +302,7 @@ int flusher_sync(struct flusher *fl)
 	struct device *dev = fl->dev;
 
 	domain_lock(dev->dom);
+	uint64_t put_off = dev->put_off;
 	health_unpark(dev);
 	/* Others who sync all the time add tags all the time. Once the older colour is used up,
 	 * newcomers get it, and the count of ours only falls: what this waits for is bounded by
@@ -315,7 +317,7 @@ int flusher_sync(struct flusher *fl)
 	while (dev->nr_coloured[mine])
 		wait_progress(dev->dom);
 	settle_all(fl);
-	int err = dev->parked ? -ENOSPC : 0;
+	int err = dev->put_off == put_off ? 0 : -ENOSPC;
 	domain_unlock(dev->dom);
 	int ret = sync_source(fl);
 	return ret < 0 ? ret : err;

@@ -82,6 +82,14 @@ enum store_presence store_look_for_device(const struct store *st);
 int store_file_open(struct store *st, int path_fd, struct store_file **ret_file);
 /* Returns the error of close(2), if any. NULL is fine. */
 int store_file_close(struct store_file *f);
+/* It was made longer below by other means than writes of the flusher. With the cache's lock. */
+static inline void store_file_grew(struct store_file *f, uint64_t end)
+{
+	if (end <= f->size_below)
+		return;
+	f->size_below = end;
+	f->dense = false;
+}
 /* Path of the file for messages, as the source has it now. */
 void store_file_name(const struct store_file *f, char *text, size_t size);
 int store_file_truncate(struct store_file *f, uint64_t size);

@@ -114,6 +114,10 @@ source_up usb ext4 400M 60000000 || exit 1
 tune2fs -m 0 "${DEV[usb]}" >/dev/null
 pacefs_start "$TEST_DIR/usb" "$mnt" "$later,cache_size=256M" || exit 1
 dd if=/dev/zero of="$mnt/warm" bs=1M count=100 conv=fsync status=none # it knows the speed now
+dd if=/dev/zero of="$mnt/behind" bs=1M count=16 seek=64 conv=fsync status=none
+check_le "sparse: no blocks in a hole before a stream, KiB" \
+	"$(du -k "$TEST_DIR/usb/behind" | cut -f1)" 16600
+rm "$mnt/behind"
 fallocate -l $(($(avail_kib "$TEST_DIR/usb") - 66000))K "$TEST_DIR/usb/fill"
 sync -f "$TEST_DIR/usb"
 sleep 1.5

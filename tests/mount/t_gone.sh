@@ -140,7 +140,12 @@ gone() {
 	check "$kind: a write after that fails" grep -Eq '^again (EIO|EROFS)' "$out"
 	check_eq "$kind: each open file is told" \
 		"$(sed -n 's/^fsync //p' "$out" | tr ' ' '\n' | sort -u)" EIO
-	"$PACEFS" stats "$mnt" >"$TEST_DIR/stats"
+	# It is looked for a second time before it is given up.
+	for ((i = 0; i < 50; i++)); do
+		"$PACEFS" stats "$mnt" >"$TEST_DIR/stats"
+		[ "$(figure health)" != gone ] || break
+		sleep 0.1
+	done
 	check_eq "$kind: the device is said to be gone" "$(figure health)" gone
 	check "$kind: by status too" sh -c "'$PACEFS' status '$mnt' | grep 'device gone'"
 	check_eq "$kind: nothing is kept" "$(figure dirty_bytes)" 0

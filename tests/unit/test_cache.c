@@ -106,6 +106,19 @@ static void unless_the_write_has_to_be_done_again(void **state)
 	assert_int_equal(t.node.nr_tagged, 0);
 }
 
+static void untagged_is_what_is_not_in_flight(void **state)
+{
+	put(0, "one");
+	put(PAGE_BYTES, "two");
+	cache_tag_node(&t.node);
+	uint32_t frame = cache_begin_writeback(&t.node, 0);
+	cache_untag_node(&t.node);
+	assert_int_equal(t.node.nr_tagged, 1);
+	cache_end_writeback(&t.node, 0, frame, 0, 2);
+	assert_int_equal(t.node.nr_tagged, 0);
+	assert_int_equal(t.node.nr_dirty, 1);
+}
+
 static void rewritten_while_dirty_it_stays_tagged(void **state)
 {
 	uint32_t frame;
@@ -507,6 +520,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(a_sync_does_not_wait_for_what_is_written_later),
 		test(unless_the_write_has_to_be_done_again),
+		test(untagged_is_what_is_not_in_flight),
 		test(rewritten_while_dirty_it_stays_tagged),
 		test(a_page_that_goes_while_it_is_read_keeps_its_valid_bytes),
 		test(a_write_never_fails_for_lack_of_room_while_there_are_clean_pages),

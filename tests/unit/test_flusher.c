@@ -373,7 +373,7 @@ static void only_the_newest_is_lost(void **state)
 static void what_has_no_room_is_kept(void **state)
 {
 	write_all(FAULT_FULL);
-	flusher_sync_node(&t.flusher, &t.node);
+	assert_int_equal(flusher_sync_node(&t.flusher, &t.node), -ENOSPC);
 	assert_int_equal(t.node.err, ENOSPC);
 	assert_int_equal(t.node.nr_dirty, PAGES);
 	assert_true(t.dev.parked);
@@ -390,12 +390,13 @@ static void what_has_no_room_is_kept(void **state)
 	assert_int_equal(t.engine->submitted, tries + 10);
 	assert_int_equal(t.node.err_seq, told);
 	/* Who asks again sees that it is still so. */
-	flusher_sync_node(&t.flusher, &t.node);
+	assert_int_equal(flusher_sync_node(&t.flusher, &t.node), -ENOSPC);
 	assert_true(node_is_parked(&t.node));
 	assert_int_equal(t.node.err_seq, told);
 	assert_int_equal(flusher_sync(&t.flusher), -ENOSPC);
 	set_fault(FAULT_NONE);
-	flusher_sync_node(&t.flusher, &t.node);
+	assert_int_equal(flusher_sync_node(&t.flusher, &t.node), 0);
+	assert_false(t.node.full);
 	assert_int_equal(t.node.nr_dirty + t.node.nr_writeback, 0);
 	assert_int_equal(t.dev.errors, 0);
 	assert_int_equal(t.dev.written, PAGES + 10);
