@@ -525,6 +525,8 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 		health_unpark(dev);
 	for (;;) {
 		fl->plan = make_plan(fl, now_us);
+		if (dev->nr_dirty == 0) /* what could not be written before is, or on its way */
+			dev->retrying &= fl->nr_inflight > 0;
 		if (fl->plan.reason == FLUSH_NONE || !fl->free_ios ||
 			fl->inflight_bytes >= fl->sizes.inflight_bytes)
 			break;
