@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "fuse/lock.h"
 #include "fuse/mount.h"
 #include "fuse/processes.h"
 #include "fuse/settings.h"
@@ -458,6 +459,8 @@ static int unmount_and_wait(
 	if (r == 0 && daemon >= 0) {
 		ended = processes_wait_end(daemon, dev);
 		status = ended ? processes_exit_status(daemon) : 0;
+		if (ended && lock_take_verdict(pid) && status == 0)
+			status = 1;
 	} else if (r == 0 && stats_number(stats, "fuseblk") <= 0) {
 		log_warn("cannot see whether the daemon has ended: wait for it");
 	}

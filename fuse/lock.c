@@ -136,6 +136,19 @@ static int refuse_holder(const char *source, const struct holder *h)
 
 /* ---- the two locks ---- */
 
+/* A device that has just come is locked by udev while that looks at it. */
+static int flock_patiently(int fd, bool device)
+{
+	enum { TRIES = 20, WAIT_US = 50000 };
+
+	for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
+		if (errno != EWOULDBLOCK || !device || i == TRIES)
+			return errno;
+		usleep(WAIT_US);
+	}
+	return 0;
+}
+
 /* Returns the descriptor that holds it, -1 when it is not to be had here, -EBUSY when somebody
  * else serves the source. */
 static int lock_source(const char *source, int source_fd, const struct stat *st)
@@ -147,9 +160,9 @@ static int lock_source(const char *source, int source_fd, const struct stat *st)
 	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0)
 		return -1; /* then nothing of it can be served either, and that is said later */
-	if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+	int error = flock_patiently(fd, S_ISBLK(st->st_mode));
+	if (error == 0)
 		return fd;
-	int error = errno;
 	close(fd);
 	if (error != EWOULDBLOCK) {
 		log_debug("%s cannot be locked: %s", source, strerror(error));
@@ -260,19 +273,29 @@ int lock_take(
 		return -EBUSY;
 	}
 	*ret_lock = lock;
+	lock_take_verdict(getpid()); /* of somebody who had this number before */
 	return 0;
+}
+
+/* Where this user keeps what outlives a process: a descriptor or -errno, and its path. */
+static int open_state_dir(char *ret_path, size_t size)
+{
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+
+	if (geteuid() == 0)
+		snprintf(ret_path, size, "%s", LOCK_DIR);
+	else if (runtime && *runtime)
+		snprintf(ret_path, size, "%s/pacefs", runtime);
+	else
+		return -ENOENT;
+	return open_own_dir(ret_path);
 }
 
 int lock_state_open(const struct stat *source, bool create, char *ret_path, size_t size)
 {
-	const char *runtime = getenv("XDG_RUNTIME_DIR");
-	char dir_path[PATH_MAX] = LOCK_DIR, name[96];
+	char dir_path[PATH_MAX], name[96];
+	int dir = open_state_dir(dir_path, sizeof(dir_path));
 
-	if (geteuid() != 0 && (!runtime || !*runtime))
-		return -ENOENT;
-	if (geteuid() != 0)
-		snprintf(dir_path, sizeof(dir_path), "%s/pacefs", runtime);
-	int dir = open_own_dir(dir_path);
 	if (dir < 0)
 		return dir;
 	name_of_file("state", source, name, sizeof(name));
@@ -282,6 +305,38 @@ int lock_state_open(const struct stat *source, bool create, char *ret_path, size
 	close(dir);
 	snprintf(ret_path, size, "%s/%s", dir_path, name);
 	return ret;
+}
+
+static void name_of_verdict(pid_t pid, char *name, size_t size)
+{
+	snprintf(name, size, "lost-%d", pid);
+}
+
+void lock_leave_verdict(void)
+{
+	char path[PATH_MAX], name[32];
+	int dir = open_state_dir(path, sizeof(path));
+
+	if (dir < 0)
+		return;
+	name_of_verdict(getpid(), name, sizeof(name));
+	int fd = openat(dir, name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		close(fd);
+	close(dir);
+}
+
+bool lock_take_verdict(pid_t pid)
+{
+	char path[PATH_MAX], name[32];
+	int dir = open_state_dir(path, sizeof(path));
+
+	if (dir < 0)
+		return false;
+	name_of_verdict(pid, name, sizeof(name));
+	bool taken = unlinkat(dir, name, 0) == 0;
+	close(dir);
+	return taken;
 }
 
 void lock_release(struct source_lock *lock)

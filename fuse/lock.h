@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 
 struct source_lock {
 	int source_fd, file_fd; /* -1: not held */
@@ -26,6 +27,11 @@ int lock_take(const char *source, int source_fd, const char *mountpoint,
  * none, or no such place), and its path.
  * While the source is locked. */
 int lock_state_open(const struct stat *source, bool create, char *ret_path, size_t size);
+/* Until Linux 6.15 nobody but a daemon's parent hears its exit status. So one that has lost something
+ * leaves a word of it in the same place, before the mount is gone; who waits for its end asks for that
+ * once. */
+void lock_leave_verdict(void);
+bool lock_take_verdict(pid_t pid);
 /* Fine to call twice. */
 void lock_release(struct source_lock *lock);
 

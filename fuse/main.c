@@ -245,6 +245,8 @@ void pacefs_end(struct pacefs *p)
 	flusher_drain(&p->backing.flusher);
 	wait_for_syncing(p);
 	p->status = verdict(p);
+	if (p->status)
+		lock_leave_verdict();
 	mount_destroy(&p->mount, false);
 	flusher_stop(&p->backing.flusher);
 	crash_finish(p);

@@ -73,7 +73,7 @@ static int dead(const struct call *call)
 	}
 	log_warn("%s: its daemon was gone already: what it had not written is lost",
 		call->mountpoint);
-	return EXIT_SAFE;
+	return EXIT_NOT_ALL_WRITTEN;
 }
 
 int umount_helper_main(int argc, char **argv)

@@ -145,7 +145,9 @@ check_eq "another file is not concerned" "$(line good)" "ok ok"
 check_eq "nor a new one" "$(line new)" "ok ok"
 check_ge "errors are counted" "$(pstat errors)" 3
 check_eq "with their bytes" "$(pstat lost_bytes)" $((2 * 1048576 + 2 * 4096))
+daemon=${PACEFS_PID[$mnt]}
 check "umount" umount "$mnt"
+check "a word of the loss is left for who waits for the daemon" rm "/run/pacefs/lost-$daemon"
 pacefs_wait "$mnt" || fail "the daemon's end" "see above"
 check_eq "the daemon exits 1" "$PACEFS_STATUS" 1
 check "and has named the file" grep -q 'usb/bad' <(pacefs_log "$mnt")

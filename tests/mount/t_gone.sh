@@ -153,6 +153,7 @@ gone() {
 	start=$(now_ms)
 	timeout 30 "$PACEFS" umount "$mnt" >"$TEST_DIR/umount.out" 2>&1
 	check_eq "$kind: pacefs umount says so" $? 1
+	check_eq "$kind: and has heard the daemon's last word" "$(find /run/pacefs -name 'lost-*')" ""
 	ms=$(elapsed_ms "$start")
 	check_le "$kind: after, ms" "$ms" 10000
 	pacefs_wait "$mnt"

@@ -237,7 +237,7 @@ over=0
 for _ in $(seq 30); do
 	read -r now most < <(get stats |
 		awk '/^(dirty|writeback)_bytes:/ { n += $2 } /^limit_bytes:/ { l = $2 } END { print n, l }')
-	[ "$now" -le "$most" ] || over=$((over + 1))
+	[ "$now" -le "$most" ] || over="$over, $now of $most"
 	sleep 0.1
 done
 check_eq "dirty is never above the limit in force" "$over" 0
