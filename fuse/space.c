@@ -299,7 +299,7 @@ bool space_make_room(struct pacefs *p, int ret)
 {
 	pthread_mutex_t *lock = &p->backing.space.through_lock;
 
-	if (ret != -ENOSPC && ret != -EDQUOT)
+	if (!health_is_full(-ret))
 		return false;
 	pthread_mutex_lock(lock);
 	wait_for_deletions(p);

@@ -9,6 +9,7 @@
 #   pass NAME | fail NAME WHY | skip NAME WHY
 #   skip_all WHY                   leaves the test
 #   have COMMAND                   true if it is installed
+#   says FILE PATTERN              a line of it matches; else shows it
 # A source:
 #   source_up NAME FS SIZE RATE [plugin args]   slow disk, mkfs (ext4, xfs, btrfs), mounted at
 #                                  $TEST_DIR/NAME; DEV[NAME] is its device (see slowdisk.sh)
@@ -109,6 +110,13 @@ check_le() {
 
 check_ge() {
 	check_between "$1" "$2" "$3" 1e300
+}
+
+says() {
+	grep -qE -- "$2" "$1" && return 0
+	echo "no '$2' in:"
+	cat "$1"
+	return 1
 }
 
 have() {

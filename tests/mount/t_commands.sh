@@ -20,13 +20,6 @@ run() {
 	return 1
 }
 
-says() {
-	grep -qE -- "$2" "$1" && return 0
-	echo "no '$2' in:"
-	cat "$1"
-	return 1
-}
-
 one_line() {
 	[ "$(wc -l <"$1")" -eq 1 ]
 }

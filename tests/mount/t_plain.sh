@@ -25,13 +25,6 @@ mounted() {
 	[[ $(findmnt -rn -o FSTYPE --mountpoint "$mnt" | tail -n 1) == fuse* ]]
 }
 
-says() {
-	grep -qE -- "$2" "$1" && return 0
-	echo "no '$2' in:"
-	cat "$1"
-	return 1
-}
-
 # run WANT command...
 run() {
 	local want=$1 status
