@@ -26,6 +26,7 @@
 # MNT defaults to the mount started last.
 # Also: now_ms, elapsed_ms START; value KEY picks one value of a "key=value ..." line of
 # "$BENCH/load" or "$BENCH/probe" on stdin.
+# Python programs of a test find the modules of this folder (ask.py).
 #
 # The end of the script stops what still runs; a daemon that then does not exit 0 is a failure.
 # shellcheck shell=bash
@@ -35,6 +36,7 @@ PACEFS=${PACEFS:-$PACEFS_BUILD/pacefs}
 # shellcheck disable=SC2034 # for the tests
 BENCH=$PACEFS_BUILD/bench
 SLOWDISK_DIR=$TEST_DIR/.disks
+export PYTHONPATH=$PACEFS_REPO/tests/lib PYTHONDONTWRITEBYTECODE=1
 # shellcheck source=../../bench/rig/slowdisk.sh
 . "$PACEFS_REPO/bench/rig/slowdisk.sh"
 

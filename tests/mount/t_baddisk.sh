@@ -18,33 +18,18 @@ disk_up() {
 
 # What the programs below have in common
 cat >"$TEST_DIR/common.py" <<'END'
-import ctypes, errno, mmap, os, sys, time
+import errno, mmap, os, sys, time
+from ask import result, syncfs, tell, until_healthy
 mnt, ctl = sys.argv[1:3]
-libc = ctypes.CDLL(None, use_errno=True)
 def disk(*lines):
-    with open(ctl, "a") as f:
-        f.write("".join(line + "\n" for line in lines))
-def result(call, *args):
-    try:
-        call(*args)
-        return "ok"
-    except OSError as e:
-        return errno.errorcode[e.errno]
+    tell(ctl, *lines)
 def again(call, *args):
     """A disk that answered nothing at all is looked for every two seconds."""
     end = time.time() + 10
     while result(call, *args) != "ok" and time.time() < end:
         time.sleep(0.1)
 def healthy(fd):
-    """Writes are buffered again, some seconds after the last error."""
-    end = time.time() + 20
-    while b"health: healthy" not in os.getxattr(mnt, "user.pacefs.stats"):
-        assert time.time() < end, "does not recover"
-        result(os.pwrite, fd, b"3", 0)
-        time.sleep(0.1)
-def syncfs(fd):
-    if libc.syncfs(fd):
-        raise OSError(ctypes.get_errno(), "syncfs")
+    until_healthy(mnt, os.pwrite, fd, b"3", 0)
 def forget_cached():
     """What the kernel has, above and below pacefs."""
     with open("/proc/sys/vm/drop_caches", "w") as f:
@@ -53,7 +38,7 @@ END
 
 # program NAME: runs NAME.py, its output in NAME.out
 program() {
-	PYTHONPATH=$TEST_DIR timeout 60 python3 "$TEST_DIR/$1.py" "$mnt" "$SLOWDISK_DIR/usb/ctl" \
+	PYTHONPATH=$TEST_DIR:$PYTHONPATH timeout 60 python3 "$TEST_DIR/$1.py" "$mnt" "$SLOWDISK_DIR/usb/ctl" \
 		>"$TEST_DIR/$1.out" || fail "$1" "it did not end well"
 }
 

@@ -25,28 +25,13 @@ pacefs_start "$src" "$mnt" dirty_background_centisecs=0,dirty_centisecs=0 -f || 
 # Two open files of one; a third opened after the error. The disk fails while "bad" is written, and
 # is whole again when "good" is.
 cat >"$TEST_DIR/errors.py" <<'END'
-import ctypes, errno, mmap, os, sys, time
+import mmap, os, sys, time
+from ask import result, syncfs, tell, until_healthy
 mnt, ctl, src = sys.argv[1:4]
-libc = ctypes.CDLL(None, use_errno=True)
-def syncfs(fd):
-    if libc.syncfs(fd) < 0:
-        raise OSError(ctypes.get_errno(), "syncfs")
 def disk(line):
-    with open(ctl, "a") as f:
-        f.write(line + "\n")
-def result(call, *args):
-    try:
-        call(*args)
-        return "ok"
-    except OSError as e:
-        return errno.errorcode[e.errno]
+    tell(ctl, line)
 def healthy():
-    # writes are buffered again, some seconds after the last error
-    end = time.time() + 30
-    while b"health: healthy" not in os.getxattr(mnt, "user.pacefs.stats"):
-        assert time.time() < end, "does not recover"
-        os.pwrite(good, data[:4096], 0)
-        time.sleep(0.1)
+    until_healthy(mnt, os.pwrite, good, data[:4096], 0)
 data = os.urandom(1 << 20)
 good = os.open(mnt + "/good", os.O_RDWR)
 os.pwrite(good, data, 0)
@@ -169,20 +154,16 @@ check_eq "all of the other file too" "$(source_sum good)" "$(sha256sum <want)"
 
 pacefs_start "$src" "$mnt" dirty_background_centisecs=0,dirty_centisecs=0 -f || exit 1
 cat >"$TEST_DIR/fill.py" <<'END'
-import errno, os, sys, time
+import os, sys
+from ask import result, tell
 mnt, ctl = sys.argv[1:3]
 fd = os.open(mnt + "/bad", os.O_RDWR)
 os.pwrite(fd, b"part", 100) # a part of a page: the rest must be read first
 with open("/proc/sys/vm/drop_caches", "w") as f:
     f.write("1")
-with open(ctl, "a") as f:
-    f.write("reio=1\n")
-try:
-    os.fsync(fd)
-except OSError as e:
-    print(errno.errorcode[e.errno])
-with open(ctl, "a") as f:
-    f.write("reio=0\n")
+tell(ctl, "reio=1")
+print(result(os.fsync, fd))
+tell(ctl, "reio=0")
 END
 before=$(dd if="$src/bad" bs=4096 count=1 status=none | sha256sum)
 check_eq "a page that cannot be completed is an error" \
@@ -214,18 +195,12 @@ umount "$src"
 source_up usb ext4 100M 0 || exit 1
 pacefs_start "$src" "$mnt" dirty_background_centisecs=0,dirty_centisecs=0 -f || exit 1
 cat >"$TEST_DIR/full.py" <<'END'
-import errno, os, sys, time
+import os, sys, time
+import ask
+from ask import result
 mnt, src = sys.argv[1:3]
-def result(call, *args):
-    try:
-        call(*args)
-        return "ok"
-    except OSError as e:
-        return errno.errorcode[e.errno]
 def stat(key):
-    for line in os.getxattr(mnt, "user.pacefs.stats").decode().splitlines():
-        if line.startswith(key + ": "):
-            return line.split()[1]
+    return ask.stat(mnt, key)
 def cpu_ticks():
     with open("/proc/" + stat("daemon_pid") + "/stat") as f:
         return sum(map(int, f.read().rpartition(")")[2].split()[11:13]))

@@ -16,15 +16,10 @@ opts=dirty_background_centisecs=20,dirty_centisecs=100
 # pulled, which the time of a file says; then what fsync and close say.
 cat >"$TEST_DIR/gone.py" <<'END'
 import errno, os, sys, threading, time
+from ask import result
 mb, pulled, names = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
 fds = [os.open(n, os.O_RDWR | os.O_CREAT, 0o644) for n in names]
 second = os.open(names[0], os.O_RDWR)
-def result(call, *args):
-    try:
-        call(*args)
-        return "ok"
-    except OSError as e:
-        return errno.errorcode[e.errno]
 def write(i):
     data = os.urandom(1 << 20)
     n = 0

@@ -59,7 +59,7 @@ def forget_all():
 def seconds(name, default):
     return float(os.environ.get(name, default))
 END
-export PYTHONPATH=$TEST_DIR/lib
+export PYTHONPATH=$TEST_DIR/lib:$PYTHONPATH
 
 py() {
 	check "$1" timeout 100 python3 -c "from hostile import *

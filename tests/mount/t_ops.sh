@@ -97,7 +97,7 @@ def settles(condition, seconds=5):
         assert time.time() < end, "did not settle"
         time.sleep(0.02)
 END
-export PYTHONPATH=$TEST_DIR/lib
+export PYTHONPATH=$TEST_DIR/lib:$PYTHONPATH
 
 export CTL=$SLOWDISK_DIR/usb/ctl
 source_up usb ext4 400M 0 || exit 1
