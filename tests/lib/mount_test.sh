@@ -167,10 +167,10 @@ _pacefs_dir() {
 }
 
 _pacefs_answers() {
-	local type
+	local type magic=0x65735546 # FUSE_SUPER_MAGIC: coreutils have had two names for it
 	type=$(findmnt -rn -o FSTYPE --mountpoint "$1" | tail -n 1)
 	# the second look is at what answers: a dead mount may have gone since the first
-	[[ $type == fuse* ]] && [ "$(timeout 5 stat -f -c %T "$1" 2>/dev/null)" = fuseblk ]
+	[[ $type == fuse* ]] && [ "0x$(timeout 5 stat -f -c %t "$1" 2>/dev/null)" = $magic ]
 }
 
 # the launcher failed, or the mount answers (a daemon in the foreground never ends)
