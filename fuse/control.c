@@ -177,6 +177,8 @@ static void add_amounts(struct text *t, struct pacefs *p, uint64_t now_us)
 	add_u64(t, "killed_lost_files", p->loss.files);
 	add_u64(t, "killed_lost_bytes", p->loss.bytes);
 	add_u64(t, "retries", dev->retries);
+	add_u64(t, "foreign_changes", dev->foreign_changes);
+	add_u64(t, "foreign_collisions", dev->foreign_collisions);
 	add_u64(t, "dirty_met_evicting", p->dom.dirty_met_evicting);
 }
 

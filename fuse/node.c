@@ -4,6 +4,7 @@
 #include "fuse/ops.h"
 #include "fuse/pacefs.h"
 #include "fuse/raw.h"
+#include "util/clock.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -168,6 +169,7 @@ static struct fnode *fnode_create(
 	fn->handle_type = id->type;
 	fn->handle_bytes = id->bytes;
 	memcpy(fn->handle, id->handle, id->bytes);
+	node_below_is(&fn->node, st->st_mtim); /* the kernel has nothing of it yet */
 	HASH_ADD(hh, p->nodes, node.nodeid, sizeof(fn->node.nodeid), fn);
 	if (!hash_added(fn)) {
 		free(fn);
@@ -186,13 +188,6 @@ struct fnode *fnode_create_plain(
 	if (fn)
 		node_get(&fn->node);
 	return fn;
-}
-
-/* The size of a node nobody has unwritten data for is the source's. */
-static void follow_source(struct fnode *fn, const struct stat *st)
-{
-	if (S_ISREG(fn->type) && !node_is_unclean(&fn->node) && !fn->node.inflight)
-		fn->node.size = (uint64_t)st->st_size;
 }
 
 int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct stat *ret_stat)
@@ -387,6 +382,33 @@ void fnode_forget(struct pacefs *p, uint64_t nodeid, uint64_t nlookup)
 		nodes_reap(p);
 }
 
+bool fnode_is_foreign(const struct fnode *fn, const struct stat *st)
+{
+	const struct node *node = &fn->node;
+
+	if (!S_ISREG(fn->type) || !node->below_known)
+		return false;
+	return !clock_same(&st->st_mtim, &node->below_mtime) ||
+		(!backing_of(node->dev)->store.raw && (uint64_t)st->st_size != node->size);
+}
+
+void fnode_follow(struct fnode *fn, const struct stat *st)
+{
+	struct node *node = &fn->node;
+
+	node->dev->foreign_changes += node->below_known;
+	cache_invalidate(node);
+	fn->kernel_stale = true;
+	node_below_is(node, st->st_mtim);
+	if (backing_of(node->dev)->store.raw)
+		return;
+	node->size = (uint64_t)st->st_size;
+	if (node->file) {
+		node->file->size_below = node->size;
+		node->file->dense = st->st_blocks >= st->st_size / 512;
+	}
+}
+
 /* The change time never steps back, though ours are finer than those the source gives out a
  * moment later: NFS clients go by it. Of a clean file ours may be later by that moment only,
  * or the clock was set back. */
@@ -427,15 +449,14 @@ int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
 
 	while (ret == 0) {
 		domain_lock(&p->dom);
-		bool was_unclean = node_is_unclean(node);
-		uint64_t seq = node->unclean_seq;
+		struct node_look look = node_look_begin(node);
 		domain_unlock(&p->dom);
 		ret = stat_source(p, fn, fd, ret_stat);
 		if (ret < 0)
 			break;
 		domain_lock(&p->dom);
 		bool unclean = node_is_unclean(node);
-		bool current = unclean || (!was_unclean && seq == node->unclean_seq);
+		bool current = unclean || (look.clean && look.seq == node->unclean_seq);
 		if (unclean) {
 			uint64_t blocks =
 				(node->nr_dirty + node->nr_writeback) * (PAGE_BYTES / 512);
@@ -448,11 +469,15 @@ int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
 					: (uint64_t)ret_stat->st_blocks < most
 					? most
 					: (uint64_t)ret_stat->st_blocks);
-		} else if (current) {
-			follow_source(fn, ret_stat);
+		} else if (node_look_holds(node, &look) && fnode_is_foreign(fn, ret_stat)) {
+			fnode_follow(fn, ret_stat);
+		} else if (current && S_ISREG(fn->type) && !node->inflight) {
+			node->size = (uint64_t)ret_stat->st_size;
 		}
 		if (ctime_is_ours(node, ret_stat, unclean))
 			ret_stat->st_ctim = node->ctime;
+		node->ctime = ret_stat->st_ctim;
+		node->times_shown = true;
 		domain_unlock(&p->dom);
 		/* It was written and became clean in between: what was read may be older. */
 		if (current)

@@ -47,8 +47,7 @@ struct fnode {
 	uint32_t privs_seq;    /* times that something may have been given to it; the lock */
 	uint32_t queued;       /* writes waiting for admission */
 	uint32_t writers_open; /* open(2)s for writing */
-	struct timespec seen_mtime; /* of the source when the kernel last cached its pages */
-	uint64_t seen_size;
+	bool kernel_stale; /* the kernel may have pages of before somebody changed the source */
 };
 
 static inline struct fnode *fnode_of(struct node *node)
@@ -96,6 +95,12 @@ void fnode_looked_up(struct fnode *fn);
 void fnode_drop_if_dead(struct fnode *fn);
 /* FORGET. Takes the lock. */
 void fnode_forget(struct pacefs *p, uint64_t nodeid, uint64_t nlookup);
+
+/* Clean, and known below: does the source have another time or size? Then somebody else changed it.
+ * With the lock, as the next. */
+bool fnode_is_foreign(const struct fnode *fn, const struct stat *st);
+/* What it has now is what the node has: cached pages go, and the kernel's will have to. */
+void fnode_follow(struct fnode *fn, const struct stat *st);
 
 /* fstat of the source with what is ours over it while the node is unclean. Takes the lock. */
 int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat);

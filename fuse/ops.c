@@ -63,6 +63,29 @@ double ops_attr_timeout(void)
 	return 1.0;
 }
 
+/* In this thread and before the answer, or who asks on account of reading on at the end of the file
+ * would go on with the page it had of it. It may wait for reads of these pages, and others answer
+ * those: so not in too many threads at once. */
+void ops_drop_stale(struct pacefs *p, struct fnode *fn)
+{
+	enum { AT_ONCE_MOST = 8 };
+
+	domain_lock(&p->dom);
+	bool drop = fn->kernel_stale && p->nr_dropping < AT_ONCE_MOST;
+	if (drop) {
+		fn->kernel_stale = false;
+		p->nr_dropping++;
+	}
+	domain_unlock(&p->dom);
+	if (!drop)
+		return;
+	/* Whether the kernel knows it at all is its own affair. */
+	fuse_lowlevel_notify_inval_inode(p->session, fn->node.nodeid, 0, 0);
+	domain_lock(&p->dom);
+	p->nr_dropping--;
+	domain_unlock(&p->dom);
+}
+
 int ops_entry(struct pacefs *p, int path_fd, struct fuse_entry_param *ret_entry)
 {
 	struct fuse_entry_param e = {
@@ -76,6 +99,7 @@ int ops_entry(struct pacefs *p, int path_fd, struct fuse_entry_param *ret_entry)
 		return ret;
 	ret = fnode_stat(p, fn, &e.attr);
 	if (ret == 0) {
+		ops_drop_stale(p, fn);
 		domain_lock(&p->dom);
 		if (fn != p->root)
 			fnode_looked_up(fn);

@@ -42,6 +42,10 @@ double ops_attr_timeout(void);
 int ops_become(fuse_req_t req);
 void ops_become_self(void);
 
+/* Pages that the kernel has of a file from before somebody changed the source go. To be called where
+ * the kernel has no page of it locked: in answers to getattr and lookups. */
+void ops_drop_stale(struct pacefs *p, struct fnode *fn);
+
 /* The node's file is open below, from now on and until the matching ops_file_put(). */
 int ops_file_get(struct pacefs *p, struct fnode *fn);
 void ops_file_put(struct pacefs *p, struct fnode *fn);
@@ -52,6 +56,9 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size);
 void ops_kill_privs(struct pacefs *p, struct fnode *fn, bool suid_too);
 /* Something of that kind may have been given to it: after chmod, an ACL, setxattr. */
 void ops_privs_given(struct pacefs *p, struct fnode *fn);
+/* Around a call that changes the source's file: node_change_begin() and _end(). Takes the lock. */
+void ops_change_begin(struct node *node);
+void ops_change_end(struct node *node);
 /* Its content was changed now, by something else than a paced write. With the lock. */
 void ops_touch(struct node *node);
 /* "/proc/self/fd/N" */

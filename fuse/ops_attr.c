@@ -3,6 +3,7 @@
 #include "fuse/control.h"
 #include "fuse/session.h"
 #include "fuse/space.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 #include <errno.h>
@@ -29,6 +30,7 @@ void ops_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		return;
 	session_block_begin();
 	int ret = fnode_stat(p, fn, &st);
+	ops_drop_stale(p, fn);
 	session_block_end();
 	if (ret < 0)
 		ops_reply(req, ret);
@@ -37,7 +39,7 @@ void ops_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fnode_put(p, fn);
 }
 
-/* Now for what the caller left to us, UTIME_OMIT for what is not to be set. */
+/* UTIME_NOW for what the caller left to us, UTIME_OMIT for what is not to be set. */
 static void wanted_times(const struct stat *attr, int to_set, struct timespec times[2])
 {
 	times[0].tv_nsec = times[1].tv_nsec = UTIME_OMIT;
@@ -48,30 +50,75 @@ static void wanted_times(const struct stat *attr, int to_set, struct timespec ti
 	if (to_set & FUSE_SET_ATTR_MTIME)
 		times[1] = attr->st_mtim;
 	if (to_set & FUSE_SET_ATTR_MTIME_NOW)
-		clock_gettime(CLOCK_REALTIME, &times[1]);
+		times[1].tv_nsec = UTIME_NOW;
 }
 
-static int set_times(struct pacefs *p, struct fnode *fn, const char *path,
+/* Every filesystem has such dates: FAT from 1980 on, those with 32 bits until January 2038. */
+static bool is_plain_date(const struct timespec *t)
+{
+	return t->tv_sec >= 315619200 && t->tv_sec < 2145916800;
+}
+
+/* The file's time, kept by us until what is dirty is written: that would move it. With the lock.
+ * False: what the source makes of this date shows only there. */
+static bool keep_mtime(struct node *node, const struct timespec *mtime)
+{
+	if (mtime->tv_nsec == UTIME_NOW) {
+		node_touch(node);
+		return true;
+	}
+	bool plain = is_plain_date(mtime) && node->dev->time_step_ns;
+	node->mtime = plain ? node_round_time(node, *mtime) : *mtime;
+	node->times_pending = true;
+	node_touch_ctime(node);
+	node_update_unclean(node);
+	return plain;
+}
+
+/* The source's file has other times now: what did it make of them? */
+static void read_back(struct fnode *fn, const struct timespec *mtime, const struct stat *st)
+{
+	struct node *node = &fn->node;
+
+	if (!node_is_unclean(node)) {
+		if (!node->below_changing && !node->inflight)
+			node_below_is(node, st->st_mtim);
+	} else if (clock_same(&node->mtime, mtime)) {
+		node->mtime = st->st_mtim;
+	}
+}
+
+static int set_times(struct pacefs *p, struct fnode *fn, int fd, const char *path,
 	const struct stat *attr, int to_set)
 {
 	struct timespec times[2];
 	struct node *node = &fn->node;
+	struct stat st;
 
 	wanted_times(attr, to_set, times);
 	domain_lock(&p->dom);
-	bool unclean = node_is_unclean(node) || node->inflight;
-	if (unclean && times[1].tv_nsec != UTIME_OMIT) {
-		/* Writing what is dirty would move it: it is set again afterwards. */
-		node->mtime = times[1];
-		node->times_pending = true;
+	struct timespec before = node->mtime;
+	if ((node_is_unclean(node) || node->inflight) && times[1].tv_nsec != UTIME_OMIT &&
+		keep_mtime(node, &times[1]))
 		times[1].tv_nsec = UTIME_OMIT;
-		clock_gettime(CLOCK_REALTIME, &node->ctime);
-		node_update_unclean(node);
+	if (times[1].tv_nsec == UTIME_OMIT) {
+		domain_unlock(&p->dom);
+		if (times[0].tv_nsec == UTIME_OMIT)
+			return 0;
+		return utimensat(AT_FDCWD, path, times, 0) < 0 ? -errno : 0;
 	}
+	node_change_begin(node);
 	domain_unlock(&p->dom);
-	if (times[0].tv_nsec == UTIME_OMIT && times[1].tv_nsec == UTIME_OMIT)
-		return 0;
-	return utimensat(AT_FDCWD, path, times, 0) < 0 ? -errno : 0;
+	int ret = utimensat(AT_FDCWD, path, times, 0) < 0 ? -errno : 0;
+	bool seen = ret == 0 && fstatat(fd, "", &st, AT_EMPTY_PATH) == 0;
+	domain_lock(&p->dom);
+	node_change_end(node);
+	if (seen)
+		read_back(fn, &times[1], &st);
+	else if (ret < 0 && clock_same(&node->mtime, &times[1]))
+		node->mtime = before;
+	domain_unlock(&p->dom);
+	return ret;
 }
 
 static int set_owner(int fd, const struct stat *attr, int to_set)
@@ -124,11 +171,11 @@ static int set_attributes(
 		to_set &
 			(FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW |
 				FUSE_SET_ATTR_MTIME_NOW))
-		ret = set_times(p, fn, path, attr, to_set);
+		ret = set_times(p, fn, fd, path, attr, to_set);
 	if (ret == 0) {
 		domain_lock(&p->dom);
 		if (node_is_unclean(&fn->node))
-			clock_gettime(CLOCK_REALTIME, &fn->node.ctime);
+			node_touch_ctime(&fn->node);
 		domain_unlock(&p->dom);
 	}
 	fnode_fd_put(p, fn);

@@ -97,13 +97,7 @@ static int take_error(struct pacefs *p, struct open_file *of)
 	return ret;
 }
 
-static bool same_time(const struct timespec *a, const struct timespec *b)
-{
-	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
-/* May the kernel keep the pages it has? Not when the source was changed behind us: it has another
- * size or time than when we last looked, or than what we wrote ourselves. */
+/* May the kernel keep the pages it has? Not when the source was changed behind us. */
 static bool source_as_known(struct pacefs *p, struct fnode *fn)
 {
 	struct node *node = &fn->node;
@@ -111,24 +105,17 @@ static bool source_as_known(struct pacefs *p, struct fnode *fn)
 	bool same = true;
 
 	domain_lock(&p->dom);
-	bool clean = !node_is_unclean(node);
-	uint64_t seq = node->unclean_seq;
+	struct node_look look = node_look_begin(node);
 	domain_unlock(&p->dom);
-	if (!clean || fstat(node->file->fd, &st) < 0)
+	if (!look.clean || fstat(node->file->fd, &st) < 0)
 		return true;
 	domain_lock(&p->dom);
-	if (!node_is_unclean(node) && seq == node->unclean_seq) {
-		uint64_t size = (uint64_t)st.st_size;
-		same = (same_time(&st.st_mtim, &fn->seen_mtime) && size == fn->seen_size) ||
-			(same_time(&st.st_mtim, &node->mtime) &&
-				(size == node->size || p->backing.store.raw));
-		if (!same)
-			cache_invalidate(node);
-		fn->seen_mtime = st.st_mtim;
-		fn->seen_size = size;
-		if (!p->backing.store.raw)
-			node->size = size;
+	if (node_look_holds(node, &look)) {
+		if (!node->below_known || fnode_is_foreign(fn, &st))
+			fnode_follow(fn, &st);
 	}
+	same = !fn->kernel_stale;
+	fn->kernel_stale = false;
 	domain_unlock(&p->dom);
 	return same;
 }
@@ -375,6 +362,32 @@ void ops_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fus
 
 /* ---- writing ---- */
 
+static bool knows_time_step(const struct pacefs *p)
+{
+	return p->backing.store.raw ||
+		__atomic_load_n(&p->backing.dev.time_step_ns, __ATOMIC_RELAXED);
+}
+
+/* How fine are the source's times? Tried once, on the first file whose time moves in any case. */
+static void learn_time_step(struct pacefs *p, struct node *node)
+{
+	if (knows_time_step(p))
+		return;
+	domain_lock(&p->dom);
+	bool clean = !node_is_unclean(node) && !node->inflight;
+	if (clean)
+		node_change_begin(node);
+	domain_unlock(&p->dom);
+	if (!clean)
+		return;
+	uint32_t found = store_file_time_step(node->file);
+	domain_lock(&p->dom);
+	node_change_end(node);
+	if (found)
+		__atomic_store_n(&p->backing.dev.time_step_ns, found, __ATOMIC_RELAXED);
+	domain_unlock(&p->dom);
+}
+
 static bool source_is_gone(struct pacefs *p)
 {
 	domain_lock(&p->dom);
@@ -412,6 +425,11 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 	if (!fn) {
 		ops_reply(req, ret ? ret : -ESTALE);
 		return;
+	}
+	if (!knows_time_step(p)) {
+		session_block_begin();
+		learn_time_step(p, &fn->node);
+		session_block_end();
 	}
 	if (!fi->writepage)
 		ops_kill_privs(p, fn, session_write_kills_privs());
@@ -483,14 +501,25 @@ void ops_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_in
 
 /* ---- size ---- */
 
+void ops_change_begin(struct node *node)
+{
+	domain_lock(node->dom);
+	node_change_begin(node);
+	domain_unlock(node->dom);
+}
+
+void ops_change_end(struct node *node)
+{
+	domain_lock(node->dom);
+	node_change_end(node);
+	domain_unlock(node->dom);
+}
+
 void ops_touch(struct node *node)
 {
-	clock_gettime(CLOCK_REALTIME, &node->mtime);
-	node->ctime = node->mtime;
-	node->times_pending = true;
 	/* Holes may be the user's own from here on. */
 	state_extended(node, 0);
-	node_update_unclean(node);
+	node_touch(node);
 }
 
 /* Upwards: the source says now whether it can. */
@@ -498,11 +527,15 @@ static int extend(struct pacefs *p, struct node *node, uint64_t size)
 {
 	domain_lock(&p->dom);
 	flusher_settle_cut(&p->backing.flusher, node);
+	node_change_begin(node);
 	domain_unlock(&p->dom);
 	int ret = store_file_truncate(node->file, size);
-	if (ret < 0)
-		return ret;
 	domain_lock(&p->dom);
+	node_change_end(node);
+	if (ret < 0) {
+		domain_unlock(&p->dom);
+		return ret;
+	}
 	if (size > node->size)
 		node->size = size;
 	if (size > node->file->size_below) {
@@ -524,6 +557,7 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size)
 		return p->backing.store.read_only ? -EROFS : -EACCES;
 	if (source_is_gone(p))
 		return -EIO;
+	learn_time_step(p, node);
 	domain_lock(&p->dom);
 	uint64_t old = node->size;
 	if (size > old) {
@@ -567,8 +601,11 @@ static int punch(struct pacefs *p, struct node *node, int mode, off_t offset, of
 	int ret = flusher_sync_node(&p->backing.flusher, node);
 	if (ret < 0)
 		return ret;
-	if (fallocate(node->file->fd, mode, offset, length) < 0)
-		return -errno;
+	ops_change_begin(node);
+	ret = fallocate(node->file->fd, mode, offset, length) < 0 ? -errno : 0;
+	ops_change_end(node);
+	if (ret < 0)
+		return ret;
 	domain_lock(&p->dom);
 	cache_invalidate(node);
 	domain_unlock(&p->dom);
@@ -722,8 +759,10 @@ void ops_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	};
 	session_block_begin();
 	bool cloned = flusher_sync_node(&p->backing.flusher, in) == 0 &&
-		flusher_sync_node(&p->backing.flusher, out) == 0 &&
-		ioctl(out->file->fd, FICLONERANGE, &range) == 0;
+		flusher_sync_node(&p->backing.flusher, out) == 0;
+	ops_change_begin(out);
+	cloned = cloned && ioctl(out->file->fd, FICLONERANGE, &range) == 0;
+	ops_change_end(out);
 	if (cloned) {
 		domain_lock(&p->dom);
 		cache_invalidate(out);

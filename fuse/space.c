@@ -343,7 +343,9 @@ static ssize_t write_source(fuse_req_t req, struct node *node, const struct payl
 {
 	struct pacefs *p = pacefs_of(req);
 	struct backing *b = &p->backing;
+	ops_change_begin(node);
 	ssize_t done = write_now(req, node, payload);
+	ops_change_end(node);
 
 	if (done >= 0)
 		flusher_heard(&b->flusher, NULL, NULL, 0);
@@ -441,12 +443,14 @@ int space_preallocate(fuse_req_t req, struct node *node, int mode, off_t offset,
 	s->claimed = (uint64_t)length;
 	domain_unlock(&p->dom);
 	settle(p);
+	ops_change_begin(node);
 	int ret = ops_become(req);
 	if (ret == 0 && fallocate(node->file->fd, mode, offset, length) < 0)
 		ret = -errno;
 	ops_become_self();
 	if (ret < 0)
 		take_back(node);
+	ops_change_end(node);
 	domain_lock(&p->dom);
 	s->beside += ret < 0 ? 0 : (uint64_t)length;
 	domain_unlock(&p->dom);
@@ -473,8 +477,11 @@ int space_truncate(struct pacefs *p, struct node *node, uint64_t size)
 		return 0;
 	flusher_sync_node(&p->backing.flusher, node);
 	int ret = store_sync_all(&p->backing.store);
-	if (ret == 0)
+	if (ret == 0) {
+		ops_change_begin(node);
 		ret = store_file_truncate(node->file, size);
+		ops_change_end(node);
+	}
 	return ret < 0 ? ret : 1;
 }
 

@@ -72,27 +72,6 @@ static int take_piece(struct write *w, uint64_t now_us)
 	return ret;
 }
 
-/* Time stamps of an accepted write: they advance with each one, also within a clock tick. */
-static void touch(struct node *node)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	double ahead = (double)(node->mtime.tv_sec - now.tv_sec) +
-		(double)(node->mtime.tv_nsec - now.tv_nsec) / 1e9;
-	/* Only over our own stamps of this moment, not over a future date a user has set. */
-	if (ahead >= 0 && ahead < 1) {
-		now = node->mtime;
-		if (++now.tv_nsec == 1000000000) {
-			now.tv_nsec = 0;
-			now.tv_sec++;
-		}
-	}
-	node->mtime = node->ctime = now;
-	node->times_pending = true;
-	node_update_unclean(node);
-}
-
 /* What waits in vain: for a device that is gone, or for room that has no place below. Mapped pages
  * are taken nevertheless: their loss is told by fsync, and named. */
 static int refused(const struct write *w)
@@ -125,7 +104,7 @@ static bool take(struct held *h, double room, uint64_t now_us)
 		h->new_pages += (unsigned)ret;
 	}
 	if (h->done > before)
-		touch(&w->fn->node);
+		node_touch(&w->fn->node);
 	return h->done == h->bytes || h->error;
 }
 

@@ -95,10 +95,19 @@ struct node {
 	uint64_t extend_to;   /* lengthen the source to this ahead of the writes; 0: no */
 	uint64_t cut_seq;     /* counts cuts, so that one made meanwhile is not lost */
 	bool times_pending;   /* utimensat(mtime) once clean */
-	uint64_t unclean_seq; /* how often it became unclean: what was read of the source
-				     * is right if it was clean all the time */
+	uint64_t unclean_seq; /* how often it became unclean or was changed below by us: what
+				     * was read of the source is right if this has not moved */
 	uint64_t ended_seq;   /* writes ended: each moves the source's mtime */
 	struct timespec mtime, ctime; /* with size: what stat shows while the node is unclean */
+	bool times_shown; /* ctime was given out: the next stamp must differ from it */
+
+	/* Was the source changed by others? Compared with what it has only while it is known
+	 * and nothing of ours is changing it. */
+	struct timespec below_mtime; /* of the source, as last seen or as we left it */
+	bool below_known;	     /* no write of ours has moved it since */
+	uint32_t
+		below_changing; /* calls under way that change its time or size, beside writes of
+				  * pages */
 	bool work_queued, work_running;
 	struct node *work_next;
 
@@ -122,6 +131,7 @@ struct device {
 	dev_t dev;	/* st_dev of its files, or st_rdev of the raw device */
 	char name[256]; /* for messages: /dev/sdb1, or the path */
 	bool seeks;	/* files are written in disk order; set before anything is written */
+	uint32_t time_step_ns; /* of the times of its files; 0: not known yet */
 	uint64_t nr_dirty, nr_writeback, nr_tagged; /* pages */
 	unsigned colour;			    /* of tags given now: 0 or 1 */
 	uint64_t nr_coloured[2];		    /* tagged pages by colour */
@@ -163,6 +173,8 @@ struct device {
 	uint64_t errors; /* sticky */
 	uint64_t lost_bytes;
 	uint64_t direct_bytes, buffered_bytes, fill_reads, retries;
+	/* Files that others changed below: seen while they were clean here, and while not */
+	uint64_t foreign_changes, foreign_collisions;
 };
 
 int domain_init(struct domain *dom, uint32_t cache_frames, uint32_t max_frames);
@@ -195,6 +207,25 @@ void node_init(struct node *node, struct device *dev, uint64_t nodeid, uint64_t 
 void node_update_unclean(struct node *node);
 /* Anything newer than the source: pages, cut, times. */
 bool node_is_unclean(const struct node *node);
+/* Its content was changed now: both times move, and forward if the last ones were seen. */
+void node_touch(struct node *node);
+/* Something else of it was: only the change time. */
+void node_touch_ctime(struct node *node);
+/* t as the source will have it, if it has such dates at all. */
+struct timespec node_round_time(const struct node *node, struct timespec t);
+/* Around a call of ours that changes the time or size of the source's file. */
+void node_change_begin(struct node *node);
+void node_change_end(struct node *node);
+/* What is read of the source without the lock, between begin and holds, is what others see too: the
+ * node was clean all the time, and nothing of ours was changing it. */
+struct node_look {
+	bool clean;
+	uint64_t seq;
+};
+struct node_look node_look_begin(const struct node *node);
+bool node_look_holds(const struct node *node, const struct node_look *look);
+/* The source has this time, and the size is node->size. */
+void node_below_is(struct node *node, struct timespec mtime);
 /* The node goes on another list (or NODE_CLEAN: on none). */
 void node_move(struct node *node, enum node_place place);
 /* A writeback error, positive errno: every open file hears of it once. */

@@ -10,6 +10,8 @@
 #include <unistd.h>
 #include <utlist.h>
 
+#define NS_PER_S 1000000000
+
 void domain_progress(struct domain *dom)
 {
 	if (dom->wants_progress) {
@@ -123,6 +125,92 @@ void node_update_unclean(struct node *node)
 		node->park_seq = 0;
 		node_put(node);
 	}
+}
+
+/* ---- times ---- */
+
+struct timespec node_round_time(const struct node *node, struct timespec t)
+{
+	const uint32_t step = node->dev->time_step_ns;
+
+	if (step >= NS_PER_S)
+		t.tv_sec -= t.tv_sec % (step / NS_PER_S), t.tv_nsec = 0;
+	else if (step > 1)
+		t.tv_nsec -= t.tv_nsec % step;
+	return t;
+}
+
+/* Now, by the clock of the filesystem below, which ticks every some milliseconds: what it stamps a
+ * moment later (touch of a clean file) must not look older than this. Never before the last one;
+ * after it if that was seen, where the source has times as fine as that: who compares must find
+ * that something happened. */
+static struct timespec stamp(const struct node *node)
+{
+	enum { FINE_NS = 1000000 };
+	const uint32_t step = node->dev->time_step_ns ? node->dev->time_step_ns : 1;
+	struct timespec now, next = node->ctime;
+
+	clock_gettime(CLOCK_REALTIME_COARSE, &now);
+	now = node_round_time(node, now);
+	double ahead = (double)(next.tv_sec - now.tv_sec) +
+		(double)(next.tv_nsec - now.tv_nsec) / NS_PER_S;
+	/* Not over the date of a clock that was set back meanwhile. */
+	if (ahead < 0 || ahead > 1)
+		return now;
+	if (node->times_shown && step < FINE_NS) {
+		next.tv_nsec += step;
+		next.tv_sec += next.tv_nsec / NS_PER_S;
+		next.tv_nsec %= NS_PER_S;
+	}
+	return next;
+}
+
+void node_touch_ctime(struct node *node)
+{
+	node->ctime = stamp(node);
+	node->times_shown = false;
+}
+
+void node_touch(struct node *node)
+{
+	node_touch_ctime(node);
+	node->mtime = node->ctime;
+	node->times_pending = true;
+	node_update_unclean(node);
+}
+
+/* ---- changes of ours below ---- */
+
+void node_change_begin(struct node *node)
+{
+	node->below_changing++;
+	node->below_known = false;
+	node->unclean_seq++;
+}
+
+void node_change_end(struct node *node)
+{
+	assert(node->below_changing);
+	node->below_changing--;
+	node->below_known = false;
+	node->unclean_seq++;
+}
+
+struct node_look node_look_begin(const struct node *node)
+{
+	return (struct node_look){.clean = !node_is_unclean(node), .seq = node->unclean_seq};
+}
+
+bool node_look_holds(const struct node *node, const struct node_look *look)
+{
+	return look->clean && !node_is_unclean(node) && !node->below_changing &&
+		look->seq == node->unclean_seq;
+}
+
+void node_below_is(struct node *node, struct timespec mtime)
+{
+	node->below_mtime = mtime;
+	node->below_known = true;
 }
 
 static struct node **list_of(struct device *dev, enum node_place place)

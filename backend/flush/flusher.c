@@ -35,7 +35,7 @@ static struct flush_io *io_get(struct flusher *fl, struct node *node, uint64_t i
 	io->node = node;
 	io->index = index;
 	io->nr_pages = io->bytes = io->done = io->attempts = io->again = 0;
-	io->fill = io->buffered = io->ranged = io->shared = false;
+	io->fill = io->buffered = io->ranged = io->shared = io->first = false;
 	io->next = NULL;
 	io->node_next = node->inflight;
 	node->inflight = io;
@@ -195,6 +195,10 @@ static struct flush_io *start_write(
 		if (bytes < PAGE_BYTES)
 			break;
 	}
+	io->first = node->below_known && !node->below_changing && !fl->store->raw;
+	io->size_below = file->size_below;
+	io->unclean_seq = node->unclean_seq;
+	node->below_known = false;
 	node->inflight_bytes += io->bytes;
 	fl->inflight_bytes += io->bytes;
 	flush_pick_took(&fl->pick, node, index, io->nr_pages);
@@ -560,12 +564,33 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 	return list;
 }
 
+/* The first write since the file was clean: is it still as it was left? It costs a system call for
+ * each time a file becomes dirty, and no I/O. */
+static void look_for_others(struct flusher *fl, struct flush_io *io)
+{
+	struct node *node = io->node;
+	struct timespec mtime;
+	uint64_t size;
+
+	if (!io->first)
+		return;
+	io->first = false; /* not when it is tried again */
+	if (store_file_look(node->file, &mtime, &size) < 0 ||
+		(size == io->size_below && clock_same(&mtime, &node->below_mtime)))
+		return;
+	domain_lock(node->dom);
+	if (io->unclean_seq == node->unclean_seq && !node->below_changing)
+		flusher_collided(fl, node);
+	domain_unlock(node->dom);
+}
+
 static void submit(struct flusher *fl, struct flush_io *list)
 {
 	while (list) {
 		struct flush_io *io = list;
 		list = io->next;
 		io->next = NULL;
+		look_for_others(fl, io);
 		int ret = fl->engine->ops->submit(fl->engine, &io->io);
 		/* The pool is no larger than the ring. */
 		assert(ret == 0);

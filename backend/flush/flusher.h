@@ -25,7 +25,10 @@ struct flush_io {
 	unsigned bytes; /* to be written (tail: less than nr_pages pages) */
 	unsigned done;
 	unsigned attempts, again;
-	bool fill; /* a read for a partial page */
+	bool fill;  /* a read for a partial page */
+	bool first; /* until now the source should have had node->below_mtime, and this size, */
+	uint64_t size_below;
+	uint64_t unclean_seq; /* if this did not move */
 	bool buffered;
 	bool ranged; /* buffered: written, now waiting for the range */
 	bool shared; /* buffered: others of the file were in flight beside it */
@@ -104,6 +107,9 @@ void flusher_work(struct flusher *fl, struct node *node);
 /* Does it now in this thread, waiting for the helper if it is at it. The lock is dropped
  * meanwhile. */
 void flusher_do_work(struct flusher *fl, struct node *node);
+/* Others have changed the node's file in the source while it was not clean here: said and counted.
+ * The lock is dropped meanwhile; the file stays open. */
+void flusher_collided(struct flusher *fl, struct node *node);
 void *flusher_worker(void *arg);
 
 #endif

@@ -49,6 +49,7 @@ static void apply_cut(struct flusher *fl, struct node *node)
 	uint64_t size = node->cut_size, end = node->cut_end;
 	struct store_file *file = node->file;
 
+	node_change_begin(node);
 	domain_unlock(dom);
 	int ret = file ? store_file_truncate(file, size) : -EBADF;
 	/* Cut, written further on and cut again there: what lies between is a hole, and there
@@ -56,6 +57,7 @@ static void apply_cut(struct flusher *fl, struct node *node)
 	if (ret == 0 && end > size)
 		ret = store_file_truncate(file, end);
 	domain_lock(dom);
+	node_change_end(node);
 	if (ret == -EINTR)
 		return;
 	if (file && file->size_below > size)
@@ -83,9 +85,11 @@ static void apply_extend(struct flusher *fl, struct node *node)
 		return;
 	}
 	state_extending(node, from, size);
+	node_change_begin(node);
 	domain_unlock(dom);
 	int ret = store_file_extend(file, from, size);
 	domain_lock(dom);
+	node_change_end(node);
 	state_extended(node, ret == 0 ? size : from);
 	node->extend_to = 0;
 	if (ret == 0 && size > file->size_below)
@@ -109,6 +113,19 @@ static void look_for_position(struct node *node)
 	node->position = position;
 }
 
+void flusher_collided(struct flusher *fl, struct node *node)
+{
+	char name[LOST_NAME_MOST];
+
+	fl->dev->foreign_collisions++;
+	domain_unlock(fl->dev->dom);
+	store_file_name(node->file, name, sizeof(name));
+	log_warn("%s: somebody changed it in the source while what was written to it here was "
+		 "on its way: the two may be mixed",
+		name);
+	domain_lock(fl->dev->dom);
+}
+
 static bool pages_clean(const struct node *node)
 {
 	return node->nr_dirty == 0 && node->nr_writeback == 0;
@@ -121,17 +138,34 @@ static void apply_times(struct flusher *fl, struct node *node)
 	uint64_t ended = node->ended_seq;
 	struct store_file *file = node->file;
 
+	uint64_t seq = node->unclean_seq;
+	struct timespec below;
+	uint64_t size;
+
 	domain_unlock(dom);
 	int ret = file ? store_file_set_mtime(file, mtime) : -EBADF;
+	bool seen = ret == 0 && store_file_look(file, &below, &size) == 0;
 	domain_lock(dom);
 	/* A page on its way, or one that arrived meanwhile, moves the source's time again. */
-	if (node->mtime.tv_sec == mtime.tv_sec && node->mtime.tv_nsec == mtime.tv_nsec &&
-		(ret < 0 || (ended == node->ended_seq && pages_clean(node))))
+	bool last = ended == node->ended_seq && pages_clean(node);
+	bool set = clock_same(&node->mtime, &mtime) && (ret < 0 || last);
+	bool foreign = false;
+	if (set)
 		node->times_pending = false;
+	if (set && seen && seq == node->unclean_seq && !node->below_changing &&
+		!node->cut_pending) {
+		foreign = size != node->size && !fl->store->raw;
+		node->mtime = below; /* what it made of it */
+		/* Of what could not be written it says nothing about others. */
+		if (!foreign || !node->err_seq)
+			node_below_is(node, below);
+	}
 	node_update_unclean(node);
 	/* A time that finds no room is not lost data. */
 	if (ret < 0 && !health_is_full(-ret))
 		source_error(fl, node, "setting its time", ret);
+	if (foreign && !node->err_seq)
+		flusher_collided(fl, node);
 }
 
 /* One thing to do for the node; false when there is nothing (now). */

@@ -11,6 +11,7 @@
 #include <linux/fs.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Filesystems whose O_DIRECT is refused, or silently goes through the page cache for extending
@@ -273,6 +274,39 @@ int store_file_extend(struct store_file *f, uint64_t from, uint64_t size)
 int store_file_set_mtime(struct store_file *f, struct timespec mtime)
 {
 	return f->store->ops->set_mtime(f, mtime);
+}
+
+int store_file_look(const struct store_file *f, struct timespec *ret_mtime, uint64_t *ret_size)
+{
+	struct statx sx;
+
+	if (statx(f->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MTIME | STATX_SIZE,
+		    &sx) < 0)
+		return -errno;
+	*ret_mtime = (struct timespec){sx.stx_mtime.tv_sec, sx.stx_mtime.tv_nsec};
+	*ret_size = sx.stx_size;
+	return 0;
+}
+
+uint32_t store_file_time_step(struct store_file *f)
+{
+	enum { NS_PER_S = 1000000000, STEP_MOST_S = 2 /* FAT */ };
+	struct stat before, after;
+
+	if (fstat(f->fd, &before) < 0)
+		return 0;
+	/* Of a date that is on no grid the source keeps the next lower one that is on its own. */
+	struct timespec odd = {time(NULL) / STEP_MOST_S * STEP_MOST_S - 1, NS_PER_S - 1};
+	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, odd};
+	if (futimens(f->fd, times) < 0 || fstat(f->fd, &after) < 0)
+		return 0;
+	times[1] = before.st_mtim;
+	if (futimens(f->fd, times) < 0)
+		return 0;
+	int64_t less = (odd.tv_sec - after.st_mtim.tv_sec) * (int64_t)NS_PER_S + odd.tv_nsec -
+		after.st_mtim.tv_nsec;
+	/* Anything else is no grid. */
+	return less >= 0 && less < STEP_MOST_S * (int64_t)NS_PER_S ? (uint32_t)less + 1 : 0;
 }
 
 uint64_t store_file_position(const struct store_file *f, uint64_t offset)
