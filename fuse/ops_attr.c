@@ -9,9 +9,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/limits.h>
+#include <linux/openat2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -244,34 +247,120 @@ void ops_statfs(fuse_req_t req, fuse_ino_t ino)
 
 /* ---- xattrs ---- */
 
-/* Runs call on the node's path below, and answers errors. */
-static struct fnode *xattr_begin(fuse_req_t req, fuse_ino_t ino, char *path)
+/* What a call on xattrs needs of a node. */
+struct target {
+	struct fnode *fn;
+	int fd;
+	int dirfd; /* of a symbolic link, its directory; else -1 */
+	char path[OPS_PROC_PATH + NAME_MAX + 1];
+};
+
+/* A symbolic link has no path by its descriptor that does not lead on to its target: it is found by
+ * the name that it has now, in the directory that it is in. -EOPNOTSUPP when it has none. */
+static int find_link(struct pacefs *p, struct target *t)
+{
+	struct open_how how = {
+		.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+		.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH,
+	};
+	char *name = store_file_find_name(&p->backing.store, t->fd);
+	char *slash = name ? strrchr(name, '/') : NULL;
+	const char *last = slash ? slash + 1 : name;
+	struct stat st;
+
+	if (slash)
+		*slash = '\0';
+	if (name)
+		t->dirfd = (int)syscall(SYS_openat2, p->backing.store.sync_fd,
+			slash ? name : ".", &how, sizeof(how));
+	bool found = t->dirfd >= 0 && strlen(last) <= NAME_MAX &&
+		fstatat(t->dirfd, last, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		st.st_dev == t->fn->dev && st.st_ino == t->fn->ino;
+	if (found)
+		snprintf(t->path, sizeof(t->path), "/proc/self/fd/%d/%s", t->dirfd, last);
+	else if (t->dirfd >= 0)
+		close(t->dirfd);
+	free(name);
+	return found ? 0 : -EOPNOTSUPP;
+}
+
+/* 0, or -errno with nothing to be ended. */
+static int target_get(struct pacefs *p, struct fnode *fn, struct target *t)
+{
+	int ret = 0;
+
+	/* A raw device's would be those of its node in /dev. */
+	t->fd = p->backing.store.raw ? -EOPNOTSUPP : fnode_fd_get(p, fn);
+	t->fn = fn;
+	t->dirfd = -1;
+	if (t->fd < 0)
+		return t->fd;
+	if (S_ISLNK(fn->type))
+		ret = find_link(p, t);
+	else
+		ops_proc_path(t->path, t->fd);
+	if (ret < 0)
+		fnode_fd_put(p, fn);
+	return ret;
+}
+
+/* Answers errors itself. */
+static bool xattr_begin(fuse_req_t req, fuse_ino_t ino, struct target *t)
 {
 	struct pacefs *p = pacefs_of(req);
 	struct fnode *fn = ops_node(req, ino);
 
 	if (!fn)
-		return NULL;
+		return false;
 	session_block_begin();
-	/* A symbolic link has no path that does not lead on to its target; a raw device's xattrs
-	 * would be those of its node in /dev. */
-	int fd = S_ISLNK(fn->type) || p->backing.store.raw ? -EOPNOTSUPP : fnode_fd_get(p, fn);
-	int ret = fd < 0 ? fd : 0;
-	if (ret < 0) {
-		session_block_end();
-		ops_reply(req, ret);
-		fnode_put(p, fn);
-		return NULL;
-	}
-	ops_proc_path(path, fd);
-	return fn;
+	int ret = target_get(p, fn, t);
+	if (ret == 0)
+		return true;
+	session_block_end();
+	ops_reply(req, ret);
+	fnode_put(p, fn);
+	return false;
 }
 
-static void xattr_end(fuse_req_t req, struct fnode *fn)
+static void xattr_end(fuse_req_t req, struct target *t)
 {
-	fnode_fd_put(pacefs_of(req), fn);
+	if (t->dirfd >= 0)
+		close(t->dirfd);
+	fnode_fd_put(pacefs_of(req), t->fn);
 	session_block_end();
-	fnode_put(pacefs_of(req), fn);
+	fnode_put(pacefs_of(req), t->fn);
+}
+
+static int target_set(
+	const struct target *t, const char *name, const char *value, size_t size, int flags)
+{
+	int ret = t->dirfd >= 0 ? lsetxattr(t->path, name, value, size, flags)
+				: setxattr(t->path, name, value, size, flags);
+
+	return ret < 0 ? -errno : 0;
+}
+
+static ssize_t target_value(const struct target *t, const char *name, char *value, size_t size)
+{
+	ssize_t n = t->dirfd >= 0 ? lgetxattr(t->path, name, value, size)
+				  : getxattr(t->path, name, value, size);
+
+	return n < 0 ? -errno : n;
+}
+
+static ssize_t target_names(const struct target *t, char *names, size_t size)
+{
+	ssize_t n = t->dirfd >= 0 ? llistxattr(t->path, names, size)
+				  : listxattr(t->path, names, size);
+
+	return n < 0 ? -errno : n;
+}
+
+static int target_remove(const struct target *t, const char *name)
+{
+	int ret = t->dirfd >= 0 ? lremovexattr(t->path, name) : removexattr(t->path, name);
+
+	return ret < 0 ? -errno : 0;
 }
 
 static bool caller_in_group(fuse_req_t req, gid_t gid)
@@ -303,7 +392,7 @@ static void acl_kills_sgid(fuse_req_t req, const char *path)
 void ops_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
 	size_t size, int flags)
 {
-	char path[OPS_PROC_PATH];
+	struct target t;
 
 	if (control_is_xattr(name)) {
 		ops_reply(req, control_set(req, name, value, size));
@@ -313,16 +402,15 @@ void ops_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *
 		fuse_reply_err(req, EPERM);
 		return;
 	}
-	struct fnode *fn = xattr_begin(req, ino, path);
-	if (!fn)
+	if (!xattr_begin(req, ino, &t))
 		return;
 	bool acl = strcmp(name, "system.posix_acl_access") == 0;
-	int ret = setxattr(path, name, value, size, flags) < 0 ? -errno : 0;
+	int ret = target_set(&t, name, value, size, flags);
 	if (acl || strcmp(name, XATTR_CAPS) == 0)
-		ops_privs_given(pacefs_of(req), fn);
+		ops_privs_given(pacefs_of(req), t.fn);
 	if (ret == 0 && acl)
-		acl_kills_sgid(req, path);
-	xattr_end(req, fn);
+		acl_kills_sgid(req, t.path);
+	xattr_end(req, &t);
 	ops_reply(req, ret);
 }
 
@@ -339,21 +427,9 @@ static void reply_value(fuse_req_t req, const char *value, ssize_t bytes, size_t
 		fuse_reply_buf(req, value, (size_t)bytes);
 }
 
-/* A symbolic link, or anything of a raw device: none, rather than an error in every ls and cp. */
-static bool has_no_xattrs(fuse_req_t req, fuse_ino_t ino)
-{
-	struct pacefs *p = pacefs_of(req);
-	struct fnode *fn = fnode_get(p, ino);
-	bool none = fn && (S_ISLNK(fn->type) || p->backing.store.raw);
-
-	if (fn)
-		fnode_put(p, fn);
-	return none;
-}
-
 void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
-	char path[OPS_PROC_PATH];
+	struct target t;
 
 	if (control_is_xattr(name)) {
 		char *text = malloc(CONTROL_TEXT_MAX);
@@ -364,18 +440,16 @@ void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 		free(text);
 		return;
 	}
-	if (ino == NODEID_CONTROL || has_no_xattrs(req, ino)) {
+	/* Of a raw device: none, rather than an error in every ls and cp. */
+	if (ino == NODEID_CONTROL || pacefs_of(req)->backing.store.raw) {
 		fuse_reply_err(req, ENODATA);
 		return;
 	}
-	struct fnode *fn = xattr_begin(req, ino, path);
-	if (!fn)
+	if (!xattr_begin(req, ino, &t))
 		return;
 	char *value = malloc(size ? size : 1);
-	ssize_t n = value ? getxattr(path, name, size ? value : NULL, size) : -1;
-	if (n < 0)
-		n = value ? -errno : -ENOMEM;
-	xattr_end(req, fn);
+	ssize_t n = value ? target_value(&t, name, size ? value : NULL, size) : -ENOMEM;
+	xattr_end(req, &t);
 	reply_value(req, value, n, size);
 	free(value);
 }
@@ -405,7 +479,7 @@ static ssize_t visible_names(fuse_req_t req, char *names, ssize_t bytes)
 
 void ops_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
-	char path[OPS_PROC_PATH];
+	struct target t;
 
 	if (ino == NODEID_CONTROL) {
 		char *names = malloc(CONTROL_TEXT_MAX);
@@ -414,37 +488,33 @@ void ops_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 		free(names);
 		return;
 	}
-	if (has_no_xattrs(req, ino)) {
+	if (pacefs_of(req)->backing.store.raw) {
 		reply_value(req, NULL, 0, size);
 		return;
 	}
-	struct fnode *fn = xattr_begin(req, ino, path);
-	if (!fn)
+	if (!xattr_begin(req, ino, &t))
 		return;
 	/* All of them, whatever was asked for: how many the caller sees is known afterwards. */
 	char *names = malloc(XATTR_LIST_MAX);
-	ssize_t n = names ? listxattr(path, names, XATTR_LIST_MAX) : -1;
-	if (n < 0)
-		n = names ? -errno : -ENOMEM;
-	else
+	ssize_t n = names ? target_names(&t, names, XATTR_LIST_MAX) : -ENOMEM;
+	if (n > 0)
 		n = visible_names(req, names, n);
-	xattr_end(req, fn);
+	xattr_end(req, &t);
 	reply_value(req, names, n, size);
 	free(names);
 }
 
 void ops_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-	char path[OPS_PROC_PATH];
+	struct target t;
 
 	if (control_is_xattr(name) || ino == NODEID_CONTROL) {
 		fuse_reply_err(req, EPERM);
 		return;
 	}
-	struct fnode *fn = xattr_begin(req, ino, path);
-	if (!fn)
+	if (!xattr_begin(req, ino, &t))
 		return;
-	int ret = removexattr(path, name) < 0 ? -errno : 0;
-	xattr_end(req, fn);
+	int ret = target_remove(&t, name);
+	xattr_end(req, &t);
 	ops_reply(req, ret);
 }

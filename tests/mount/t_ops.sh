@@ -554,6 +554,22 @@ assert os.stat('x').st_ctime_ns > before"
 
 # ---- holes ----
 
+py "of symbolic links too, wherever they are, and not those of what they lead to" "
+os.makedirs('links/deep')
+text_ = put('links/deep/file', b'x')
+for name in 'links/deep/link', 'rootlink':
+    os.symlink('file', name)
+    os.setxattr(name, 'trusted.l', b'v', follow_symlinks=False)
+    equal(os.listxattr(name, follow_symlinks=False), ['trusted.l'])
+    fails(errno.EPERM, os.setxattr, name, 'user.l', b'v', follow_symlinks=False)
+os.rename('links/deep/link', 'links/moved')
+equal(os.getxattr('$src/links/moved', 'trusted.l', follow_symlinks=False), b'v')
+equal(os.getxattr('links/moved', 'trusted.l', follow_symlinks=False), b'v')
+equal(os.listxattr('links/deep/file'), [])
+os.removexattr('links/moved', 'trusted.l', follow_symlinks=False)
+equal(os.listxattr('links/moved', follow_symlinks=False), [])
+fails(errno.ENODATA, os.getxattr, 'links/moved', 'trusted.l', follow_symlinks=False)"
+
 py "holes: punched, preallocated, found" "
 fd = put('holes', b'x' * 1000000)
 fallocate(fd, 3, 100000, 500000)
