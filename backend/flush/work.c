@@ -159,6 +159,8 @@ static void apply_times(struct flusher *fl, struct node *node)
 		/* Of what could not be written it says nothing about others. */
 		if (!foreign || !node->err_seq)
 			node_below_is(node, below);
+		if (!foreign)
+			file->size_below = size; /* a cut may have left it too low */
 	}
 	node_update_unclean(node);
 	/* A time that finds no room is not lost data. */
