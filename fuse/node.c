@@ -460,7 +460,8 @@ int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
 		if (unclean) {
 			uint64_t blocks =
 				(node->nr_dirty + node->nr_writeback) * (PAGE_BYTES / 512);
-			uint64_t most = (node->size + 511) / 512 + PAGE_BYTES / 512;
+			uint64_t most =
+				(node->size + PAGE_BYTES - 1) / PAGE_BYTES * (PAGE_BYTES / 512);
 			ret_stat->st_size = (off_t)node->size;
 			ret_stat->st_mtim = node->mtime;
 			/* Not 0 while unwritten: tar and cp would take the file for a hole. */

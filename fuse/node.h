@@ -46,7 +46,9 @@ struct fnode {
 				  * the lock, for privs_seq as it was before the look */
 	uint32_t privs_seq;    /* times that something may have been given to it; the lock */
 	uint32_t queued;       /* writes waiting for admission */
-	uint32_t writers_open; /* open(2)s for writing */
+	uint32_t writers_open; /* open(2)s for writing ... */
+	uint32_t mappers_open; /* ... and reading: shared mappings may be written to, and keep
+				* their open(2) */
 	bool kernel_stale; /* the kernel may have pages of before somebody changed the source */
 };
 

@@ -68,10 +68,8 @@ double ops_attr_timeout(void)
  * those: so not in too many threads at once. */
 void ops_drop_stale(struct pacefs *p, struct fnode *fn)
 {
-	enum { AT_ONCE_MOST = 8 };
-
 	domain_lock(&p->dom);
-	bool drop = fn->kernel_stale && p->nr_dropping < AT_ONCE_MOST;
+	bool drop = fn->kernel_stale && p->nr_dropping < OPS_DROPPING_MOST;
 	if (drop) {
 		fn->kernel_stale = false;
 		p->nr_dropping++;
@@ -162,8 +160,8 @@ void ops_become_self(void)
 	}
 }
 
-/* Is none there now? */
-static bool kill_suid(int fd, const char *path)
+/* Is none there now? *ret_was: but there was one. */
+static bool kill_suid(int fd, const char *path, bool *ret_was)
 {
 	struct stat st;
 
@@ -172,7 +170,10 @@ static bool kill_suid(int fd, const char *path)
 	mode_t mode = st.st_mode & ~(mode_t)S_ISUID;
 	if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
 		mode &= ~(mode_t)S_ISGID;
-	if (mode == st.st_mode || chmod(path, mode & 07777) == 0)
+	if (mode == st.st_mode)
+		return true;
+	*ret_was = true;
+	if (chmod(path, mode & 07777) == 0)
 		return true;
 	log_warn("%s: set-user-id could not be cleared: %s", path, strerror(errno));
 	return false;
@@ -218,8 +219,13 @@ void ops_kill_privs(struct pacefs *p, struct fnode *fn, bool suid_too)
 	uint32_t seq = fn->privs_seq;
 	domain_unlock(&p->dom);
 	ops_proc_path(path, fd);
-	bool no_suid = suid && kill_suid(fd, path);
+	bool was_suid = false;
+	bool no_suid = suid && kill_suid(fd, path, &was_suid);
 	bool no_caps = caps && kill_caps(path);
+	/* The kernel would go on with the mode that it knows: it leaves this to us, and asks
+	 * for nothing but size and times after a write. Attributes alone: that waits for nobody. */
+	if (was_suid)
+		fuse_lowlevel_notify_inval_inode(p->session, fn->node.nodeid, -1, 0);
 	domain_lock(&p->dom);
 	/* The kernel locks the file for all of these but an open with O_TRUNC, beside which
 	 * something may be given to it right now. */

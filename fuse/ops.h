@@ -13,6 +13,7 @@ struct open_file {
 	struct fnode *fn; /* referenced */
 	uint32_t err_seq; /* writeback errors it has heard of */
 	bool writes;
+	bool maps; /* it can have a shared mapping that is written to */
 };
 
 extern const struct fuse_lowlevel_ops pacefs_ops;
@@ -42,6 +43,8 @@ double ops_attr_timeout(void);
 int ops_become(fuse_req_t req);
 void ops_become_self(void);
 
+/* Threads at once that wait for the kernel to let go of pages: it may wait for answers of others. */
+enum { OPS_DROPPING_MOST = 8 };
 /* Pages that the kernel has of a file from before somebody changed the source go. To be called where
  * the kernel has no page of it locked: in answers to getattr and lookups. */
 void ops_drop_stale(struct pacefs *p, struct fnode *fn);

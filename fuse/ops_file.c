@@ -8,11 +8,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/falloc.h>
-#include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 /* ---- the file below ---- */
@@ -140,6 +137,7 @@ static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info
 		return -ENOMEM;
 	of->fn = fn;
 	of->writes = (fi->flags & O_ACCMODE) != O_RDONLY;
+	of->maps = (fi->flags & O_ACCMODE) == O_RDWR;
 	uint64_t fh = open_table_add(&p->opens, of, OPEN_FILE);
 	if (!fh) {
 		free(of);
@@ -151,6 +149,7 @@ static int finish_open(struct pacefs *p, struct fnode *fn, struct fuse_file_info
 	/* An error that nobody has heard of yet is for this one too. */
 	of->err_seq = node->err_seq - (node->err_seq && !node->err_seen);
 	fn->writers_open += of->writes;
+	fn->mappers_open += of->maps;
 	domain_unlock(&p->dom);
 	fi->noflush = !of->writes;
 	fi->fh = fh;
@@ -180,6 +179,7 @@ static int release(struct pacefs *p, fuse_ino_t ino, const struct fuse_file_info
 	struct fnode *fn = of->fn;
 	domain_lock(&p->dom);
 	fn->writers_open -= of->writes;
+	fn->mappers_open -= of->maps;
 	domain_unlock(&p->dom);
 	ops_file_put(p, fn);
 	fnode_put(p, fn);
@@ -587,195 +587,4 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size)
 	}
 	domain_unlock(&p->dom);
 	return ret;
-}
-
-static bool beyond_raw(const struct pacefs *p, uint64_t end)
-{
-	return p->backing.store.raw && end > p->backing.store.raw_size;
-}
-
-static int punch(struct pacefs *p, struct node *node, int mode, off_t offset, off_t length)
-{
-	/* Everything older is below first, so that nothing of it lands in the hole later; the
-	 * kernel holds the file's lock, so nothing new comes. The source first: it may refuse. */
-	int ret = flusher_sync_node(&p->backing.flusher, node);
-	if (ret < 0)
-		return ret;
-	ops_change_begin(node);
-	ret = fallocate(node->file->fd, mode, offset, length) < 0 ? -errno : 0;
-	ops_change_end(node);
-	if (ret < 0)
-		return ret;
-	domain_lock(&p->dom);
-	cache_invalidate(node);
-	domain_unlock(&p->dom);
-	return 0;
-}
-
-void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
-	struct fuse_file_info *fi)
-{
-	struct pacefs *p = pacefs_of(req);
-	int ret = 0;
-
-	/* ZERO_RANGE would write zeroes nobody paces; programs fall back to writing them. */
-	if (ino == NODEID_CONTROL || mode & ~(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE)) {
-		fuse_reply_err(req, EOPNOTSUPP);
-		return;
-	}
-	struct open_file *of = ops_open_file(p, ino, fi);
-	if (!of || !of->writes) {
-		fuse_reply_err(req, EBADF);
-		return;
-	}
-	struct node *node = &of->fn->node;
-	if (beyond_raw(p, (uint64_t)offset + (uint64_t)length)) {
-		fuse_reply_err(req, ENOSPC);
-		return;
-	}
-	session_block_begin();
-	if (mode & FALLOC_FL_PUNCH_HOLE) {
-		ret = punch(p, node, mode, offset, length);
-	} else {
-		domain_lock(&p->dom);
-		flusher_settle_cut(&p->backing.flusher, node);
-		domain_unlock(&p->dom);
-		ret = space_preallocate(req, node, mode, offset, length);
-	}
-	if (ret == 0) {
-		domain_lock(&p->dom);
-		uint64_t end = (uint64_t)(offset + length);
-		if (!(mode & FALLOC_FL_KEEP_SIZE)) {
-			if (end > node->size)
-				node->size = end;
-			store_file_grew(node->file, end);
-		}
-		ops_touch(node);
-		flusher_work(&p->backing.flusher, node);
-		domain_unlock(&p->dom);
-	}
-	session_block_end();
-	ops_reply(req, ret);
-}
-
-/* First cached page at or after off, as an offset; -1 if none. Takes the lock. */
-static off_t next_cached(struct pacefs *p, struct node *node, off_t off)
-{
-	domain_lock(&p->dom);
-	uint64_t i = mapping_next(&node->map, (uint64_t)off >> PAGE_SHIFT_BITS, false);
-	domain_unlock(&p->dom);
-	if (i == MAPPING_END)
-		return -1;
-	off_t at = (off_t)(i << PAGE_SHIFT_BITS);
-	return at > off ? at : off;
-}
-
-/* The cache is asked before the source: a page that has left it meanwhile is in the source. */
-static off_t seek_data(struct pacefs *p, struct node *node, off_t off)
-{
-	off_t cached = next_cached(p, node, off);
-	off_t below = lseek(node->file->fd, off, SEEK_DATA);
-
-	if (below < 0 && errno != ENXIO)
-		return -errno;
-	if (below < 0 || (cached >= 0 && cached < below))
-		below = cached;
-	return below < 0 ? -ENXIO : below;
-}
-
-static off_t seek_hole(struct pacefs *p, struct node *node, off_t off, off_t size)
-{
-	while (off < size) {
-		if (next_cached(p, node, off) == off) {
-			off = (off | (PAGE_BYTES - 1)) + 1;
-			continue;
-		}
-		off_t hole = lseek(node->file->fd, off, SEEK_HOLE);
-		if (hole < 0 && errno != ENXIO)
-			return -errno;
-		if (hole <= off)
-			return off;
-		off = hole;
-	}
-	return size;
-}
-
-/* What is not below yet is data, whatever the source says. */
-void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
-{
-	struct pacefs *p = pacefs_of(req);
-
-	if (ino == NODEID_CONTROL) {
-		fuse_reply_err(req, ENXIO);
-		return;
-	}
-	struct open_file *of = open_file_of(req, ino, fi);
-	if (!of)
-		return;
-	struct node *node = &of->fn->node;
-	session_block_begin();
-	domain_lock(&p->dom);
-	flusher_settle_cut(&p->backing.flusher, node);
-	off_t size = (off_t)node->size;
-	domain_unlock(&p->dom);
-	off_t at = whence != SEEK_HOLE && whence != SEEK_DATA ? -EINVAL
-		: off < 0 || off >= size		      ? -ENXIO
-		: whence == SEEK_HOLE			      ? seek_hole(p, node, off, size)
-							      : seek_data(p, node, off);
-	session_block_end();
-	if (at < 0)
-		ops_reply(req, (int)at);
-	else if (whence == SEEK_DATA && at >= size)
-		fuse_reply_err(req, ENXIO);
-	else
-		fuse_reply_lseek(req, at);
-}
-
-void ops_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
-	struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
-	struct fuse_file_info *fi_out, size_t len, int flags)
-{
-	struct pacefs *p = pacefs_of(req);
-
-	if (ino_in == NODEID_CONTROL || ino_out == NODEID_CONTROL ||
-		beyond_raw(p, (uint64_t)off_out + len)) {
-		fuse_reply_err(req, EOPNOTSUPP);
-		return;
-	}
-	/* Only by sharing blocks, where the source can: copied bytes would reach it unpaced.
-	 * Otherwise the kernel copies through us. */
-	struct open_file *of_in = ops_open_file(p, ino_in, fi_in);
-	struct open_file *of_out = ops_open_file(p, ino_out, fi_out);
-	if (!of_in || !of_out || !of_out->writes) {
-		fuse_reply_err(req, EBADF);
-		return;
-	}
-	struct node *in = &of_in->fn->node, *out = &of_out->fn->node;
-	struct file_clone_range range = {
-		.src_fd = in->file->fd,
-		.src_offset = (uint64_t)off_in,
-		.src_length = len,
-		.dest_offset = (uint64_t)off_out,
-	};
-	session_block_begin();
-	bool cloned = flusher_sync_node(&p->backing.flusher, in) == 0 &&
-		flusher_sync_node(&p->backing.flusher, out) == 0;
-	ops_change_begin(out);
-	cloned = cloned && ioctl(out->file->fd, FICLONERANGE, &range) == 0;
-	ops_change_end(out);
-	if (cloned) {
-		domain_lock(&p->dom);
-		cache_invalidate(out);
-		if ((uint64_t)off_out + len > out->size)
-			out->size = (uint64_t)off_out + len;
-		store_file_grew(out->file, (uint64_t)off_out + len);
-		ops_touch(out);
-		flusher_work(&p->backing.flusher, out);
-		domain_unlock(&p->dom);
-	}
-	session_block_end();
-	if (cloned)
-		fuse_reply_write(req, len);
-	else
-		fuse_reply_err(req, EOPNOTSUPP);
 }

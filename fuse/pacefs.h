@@ -78,7 +78,7 @@ struct pacefs {
 	struct fnode *fds_head, *fds_tail; /* open and unpinned, least recently used first */
 	unsigned nr_fds, max_fds;
 	uint64_t nr_unlinked; /* deleted files whose room the source still counts */
-	unsigned nr_dropping; /* threads that make the kernel drop stale pages */
+	unsigned nr_dropping; /* threads that make the kernel let go of pages */
 	bool handles;	      /* the source gives file handles */
 	bool whole;	      /* the source is all of its filesystem */
 

@@ -165,9 +165,12 @@ int store_tree_init(struct store *st, int root_fd, bool read_only)
 	st->root = path_of(st->sync_fd);
 	st->buffered = type_is_buffered(st->sync_fd);
 	struct statfs sf;
-	st->serial_extends = fstatfs(st->sync_fd, &sf) == 0 &&
-		(sf.f_type == EXT4_SUPER_MAGIC || sf.f_type == XFS_SUPER_MAGIC);
-	st->copies = fstatfs(st->sync_fd, &sf) == 0 && sf.f_type == BTRFS_SUPER_MAGIC;
+	if (fstatfs(st->sync_fd, &sf) == 0) {
+		st->serial_extends =
+			sf.f_type == EXT4_SUPER_MAGIC || sf.f_type == XFS_SUPER_MAGIC;
+		st->copies = sf.f_type == BTRFS_SUPER_MAGIC;
+		st->zeroes = st->serial_extends || st->copies;
+	}
 	return 0;
 }
 

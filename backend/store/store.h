@@ -56,6 +56,8 @@ struct store {
 	bool serial_extends; /* ext4, xfs: direct writes beyond the end go one at a time */
 	bool copies; /* btrfs: what is written over takes new blocks, and its figures of free
 		      * ones are those of its last commit */
+	bool zeroes; /* ext4, xfs, btrfs: FALLOC_FL_ZERO_RANGE writes nothing but the edges */
+	bool clones_not; /* it has said that its files cannot share blocks; atomic */
 	bool read_only;
 	uint64_t raw_size;
 	char device_path[256]; /* block device below, if it can be asked; or "" */
