@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""foreign.py SOURCE MNT - somebody changes the source while it is mounted.
+"""foreign.py SOURCE MNT CTL - somebody changes the source while it is mounted.
 
-Prints a line per check. What changed is to be seen within SEEN_S: the kernel asks again after a
+Prints a line per check. CTL: control file of the slow disk. What changed is to be seen within SEEN_S: the kernel asks again after a
 second.
 """
 import mmap
 import os
 import shutil
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.environ["PACEFS_REPO"], "tests/lib"))
@@ -32,8 +33,8 @@ def put(path, data):
 
 
 class Test:
-    def __init__(self, source, mnt):
-        self.source, self.mnt = source, mnt
+    def __init__(self, source, mnt, ctl):
+        self.source, self.mnt, self.ctl = source, mnt, ctl
         self.dir = os.open(mnt, os.O_RDONLY)
 
     def below(self, name):
@@ -213,11 +214,53 @@ class Test:
         equal(os.stat("grown").st_size, LONG + 5000)
         equal(text("grown"), b"b" * LONG + b"c" * 5000)
 
+    def grown_while_it_is_on_its_way(self):
+        self.clean("flying", b"a" * LONG)
+        before = self.counts()
+        with open("flying", "r+b", buffering=0) as f:
+            f.write(b"b" * LONG)
+            ask.tell(self.ctl, "stall=1")
+            os.setxattr(".", "user.pacefs.flush", b"1")
+            while int(ask.stat(".", "writeback_bytes")) == 0:
+                time.sleep(0.01)
+            with open(self.below("flying"), "ab") as g:
+                g.write(b"c" * 5000)
+            ask.tell(self.ctl, "stall=0")
+            os.fsync(f.fileno())
+        equal(self.counts()[1], before[1] + 1)
+        equal(os.stat("flying").st_size, LONG + 5000)
+
     def own_changes_are_not(self):
         """Everything that changes a file through the mount."""
         ask.syncfs(self.dir)
         before = self.counts()
-        for i in range(30):
+        stop = threading.Event()
+
+        def looking():
+            while not stop.is_set():
+                for i in range(4):
+                    for call in os.stat, text:
+                        ask.result(call, f"own{i}")
+                with open("/proc/sys/vm/drop_caches", "w") as f:
+                    f.write("2")  # so that the daemon is asked
+
+        threads = [threading.Thread(target=looking) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            self.change()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        ask.syncfs(self.dir)
+        for i in range(4):
+            text(f"own{i}")
+        equal(self.counts(), before)
+
+    @staticmethod
+    def change():
+        for i in range(60):
             name = f"own{i % 4}"
             fd = os.open(name, os.O_RDWR | os.O_CREAT)
             os.pwrite(fd, b"x" * (i * 3000 + 1), i * 100)
@@ -243,10 +286,8 @@ class Test:
             equal(os.stat(name).st_size, max(i * 2000, 40000))
             text(name)
             shutil.copy2(name, name + "c")
-        ask.syncfs(self.dir)
-        for i in range(4):
-            text(f"own{i}")
-        equal(self.counts(), before)
+            for j in range(20):
+                os.utime(name, ns=(j, i * 10**15 + j))
 
 
 CHECKS = [
@@ -260,12 +301,13 @@ CHECKS = [
     ("changed before what was accepted is written: said", Test.changed_before_it_is_written),
     ("changed before it was written to: said", Test.changed_before_it_was_written_to),
     ("grown while it is written: said", Test.grown_while_it_is_written),
+    ("grown while a write is on its way: said", Test.grown_while_it_is_on_its_way),
     ("what is done through the mount is not taken for others'", Test.own_changes_are_not),
 ]
 
 
 def main():
-    test = Test(*sys.argv[1:3])
+    test = Test(*sys.argv[1:4])
     os.chdir(test.mnt)
     failed = 0
     for name, check in CHECKS:

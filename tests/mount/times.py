@@ -169,6 +169,8 @@ class Test:
                 if rng.random() < 0.3:
                     os.ftruncate(fd, rng.randrange(40000))
                 when = rng.randrange(10**9, 2 * 10**9) * SECOND + rng.randrange(SECOND)
+                if name < "race4":  # the same again and again
+                    when = PLAIN
                 os.utime(fd, ns=(when, when))
                 os.close(fd)
                 want[name] = when
