@@ -160,21 +160,35 @@ void ops_become_self(void)
 	}
 }
 
+bool ops_caller_in_group(fuse_req_t req, gid_t gid)
+{
+	gid_t groups[256];
+
+	if (fuse_req_ctx(req)->gid == gid)
+		return true;
+	int n = fuse_req_getgroups(req, 256, groups);
+	for (int i = 0; i < n && i < 256; i++)
+		if (groups[i] == gid)
+			return true;
+	return false;
+}
+
 /* Is none there now? *ret_was: but there was one. */
-static bool kill_suid(int fd, const char *path, bool *ret_was)
+static bool kill_suid(fuse_req_t req, int fd, const char *path, bool *ret_was)
 {
 	struct stat st;
 
 	if (fstatat(fd, "", &st, AT_EMPTY_PATH) < 0)
 		return false;
 	mode_t mode = st.st_mode & ~(mode_t)S_ISUID;
-	if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
+	/* Without the right to execute it lets nobody in, but who is in another group might not
+	 * have set it. */
+	if (st.st_mode & S_ISGID &&
+		(st.st_mode & S_IXGRP || !ops_caller_in_group(req, st.st_gid)))
 		mode &= ~(mode_t)S_ISGID;
-	if (mode == st.st_mode)
-		return true;
-	*ret_was = true;
-	if (chmod(path, mode & 07777) == 0)
-		return true;
+	*ret_was = mode != st.st_mode;
+	if (!*ret_was || chmod(path, mode & 07777) == 0)
+		return !(mode & S_ISGID);
 	log_warn("%s: set-user-id could not be cleared: %s", path, strerror(errno));
 	return false;
 }
@@ -204,8 +218,9 @@ void ops_privs_given(struct pacefs *p, struct fnode *fn)
 	domain_unlock(&p->dom);
 }
 
-void ops_kill_privs(struct pacefs *p, struct fnode *fn, bool suid_too)
+void ops_kill_privs(fuse_req_t req, struct fnode *fn, bool suid_too)
 {
+	struct pacefs *p = pacefs_of(req);
 	char path[OPS_PROC_PATH];
 
 	bool suid = suid_too && !is_known_free(&fn->no_suid);
@@ -220,7 +235,7 @@ void ops_kill_privs(struct pacefs *p, struct fnode *fn, bool suid_too)
 	domain_unlock(&p->dom);
 	ops_proc_path(path, fd);
 	bool was_suid = false;
-	bool no_suid = suid && kill_suid(fd, path, &was_suid);
+	bool no_suid = suid && kill_suid(req, fd, path, &was_suid);
 	bool no_caps = caps && kill_caps(path);
 	/* The kernel would go on with the mode that it knows: it leaves this to us, and asks
 	 * for nothing but size and times after a write. Attributes alone: that waits for nobody. */

@@ -143,9 +143,9 @@ static int set_size(struct pacefs *p, struct fnode *fn, uint64_t size)
 	return ret;
 }
 
-static int set_attributes(
-	struct pacefs *p, struct fnode *fn, const struct stat *attr, int to_set)
+static int set_attributes(fuse_req_t req, struct fnode *fn, const struct stat *attr, int to_set)
 {
+	struct pacefs *p = pacefs_of(req);
 	char path[OPS_PROC_PATH];
 	int ret = 0;
 
@@ -161,7 +161,7 @@ static int set_attributes(
 		return fd;
 	ops_proc_path(path, fd);
 	if (to_set & FUSE_SET_ATTR_SIZE || session_setattr_kills_privs())
-		ops_kill_privs(p, fn, session_setattr_kills_privs());
+		ops_kill_privs(req, fn, session_setattr_kills_privs());
 	if (to_set & FUSE_SET_ATTR_SIZE)
 		ret = set_size(p, fn, (uint64_t)attr->st_size);
 	if (ret == 0 && to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
@@ -199,7 +199,7 @@ void ops_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
 	if (!fn)
 		return;
 	session_block_begin();
-	int ret = set_attributes(p, fn, attr, to_set);
+	int ret = set_attributes(req, fn, attr, to_set);
 	if (ret == 0)
 		ret = fnode_stat(p, fn, &st);
 	session_block_end();
@@ -363,19 +363,6 @@ static int target_remove(const struct target *t, const char *name)
 	return ret < 0 ? -errno : 0;
 }
 
-static bool caller_in_group(fuse_req_t req, gid_t gid)
-{
-	gid_t groups[256];
-
-	if (fuse_req_ctx(req)->gid == gid)
-		return true;
-	int n = fuse_req_getgroups(req, 256, groups);
-	for (int i = 0; i < n && i < 256; i++)
-		if (groups[i] == gid)
-			return true;
-	return false;
-}
-
 /* Who is not in the file's group may not keep its set-group-id by way of an ACL. The kernel says so
  * by a flag that libfuse 3.14 does not know, and the source takes us for root. */
 static void acl_kills_sgid(fuse_req_t req, const char *path)
@@ -383,7 +370,7 @@ static void acl_kills_sgid(fuse_req_t req, const char *path)
 	struct stat st;
 
 	if (fuse_req_ctx(req)->uid == 0 || stat(path, &st) < 0 || !(st.st_mode & S_ISGID) ||
-		caller_in_group(req, st.st_gid))
+		ops_caller_in_group(req, st.st_gid))
 		return;
 	if (chmod(path, st.st_mode & 07777 & ~(mode_t)S_ISGID) < 0)
 		log_warn("%s: set-group-id could not be cleared: %s", path, strerror(errno));

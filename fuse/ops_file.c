@@ -204,7 +204,7 @@ void ops_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (ret == 0) {
 		ret = check_access(p, fn, fi);
 		if (ret == 0 && fi->flags & O_TRUNC) {
-			ops_kill_privs(p, fn, session_open_kills_privs());
+			ops_kill_privs(req, fn, session_open_kills_privs());
 			wait_for_queued(p, fn);
 			ret = ops_truncate(p, fn, 0);
 		}
@@ -275,7 +275,7 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 			if (ret == 0 && fi->flags & O_TRUNC && e.attr.st_size) {
 				wait_for_queued(p, fn);
 				/* Somebody was faster, and the file is not new. */
-				ops_kill_privs(p, fn, fuse_req_ctx(req)->uid != 0);
+				ops_kill_privs(req, fn, fuse_req_ctx(req)->uid != 0);
 				ret = ops_truncate(p, fn, 0);
 				if (ret == 0)
 					ret = fnode_stat(p, fn, &e.attr);
@@ -432,7 +432,7 @@ void ops_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off
 		session_block_end();
 	}
 	if (!fi->writepage)
-		ops_kill_privs(p, fn, session_write_kills_privs());
+		ops_kill_privs(req, fn, session_write_kills_privs());
 	struct payload *payload = session_payload();
 	if (!fi->writepage && !space_promise(p, fn, payload)) {
 		session_block_begin();

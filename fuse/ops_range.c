@@ -94,7 +94,7 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 	}
 	session_block_begin();
 	/* The kernel does not say what the caller may keep. */
-	ops_kill_privs(p, of->fn, fuse_req_ctx(req)->uid != 0);
+	ops_kill_privs(req, of->fn, fuse_req_ctx(req)->uid != 0);
 	int ret = allocate(req, node, mode, offset, length);
 	if (ret == 0) {
 		domain_lock(&p->dom);
@@ -281,7 +281,7 @@ void ops_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
 	session_block_begin();
 	bool cloned = clone_range(p, &of_in->fn->node, off_in, out, off_out, len) == 0;
 	if (cloned) {
-		ops_kill_privs(p, of_out->fn, fuse_req_ctx(req)->uid != 0);
+		ops_kill_privs(req, of_out->fn, fuse_req_ctx(req)->uid != 0);
 		domain_lock(&p->dom);
 		cache_invalidate(out);
 		if ((uint64_t)off_out + len > out->size)

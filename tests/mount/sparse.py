@@ -271,6 +271,12 @@ class Checks:
             equal(subprocess.check_output(["stat", "-c", "%a", "suid"]), b"6755\n")
             subprocess.check_call(nobody + how.split())
             equal(subprocess.check_output(["stat", "-c", "%a", "suid"]), b"755\n", how)
+        # Of a group that may not execute it, set-group-id stays for its members.
+        for group, kept in (65534, b"2644\n"), (1, b"644\n"):
+            os.fchown(fd, 65534, group)
+            os.fchmod(fd, 0o6644)
+            subprocess.check_call(nobody + "fallocate -p -o 0 -l 4096 suid".split())
+            equal(subprocess.check_output(["stat", "-c", "%a", "suid"]), kept, group)
 
 
 def check(name, call):
