@@ -230,6 +230,20 @@ void ops_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fus
 /* The count in the answer has 32 bits, and what is not done now is asked for again. */
 enum { CLONE_MOST = 1 << 30 };
 
+/* Whole blocks of the source, or all up to the end. Others need not wait to be refused. */
+static bool are_blocks(
+	const struct node *in, off_t off_in, const struct node *out, off_t off_out, size_t len)
+{
+	uint64_t end_in = (uint64_t)off_in + len, end_out = (uint64_t)off_out + len;
+
+	if (((uint64_t)off_in | (uint64_t)off_out) & (PAGE_BYTES - 1))
+		return false;
+	domain_lock(in->dom);
+	bool to_end = end_in == in->size && end_out >= out->size;
+	domain_unlock(in->dom);
+	return to_end || (len & (PAGE_BYTES - 1)) == 0;
+}
+
 static int clone_range(struct pacefs *p, struct node *in, off_t off_in, struct node *out,
 	off_t off_out, size_t len)
 {
@@ -242,7 +256,8 @@ static int clone_range(struct pacefs *p, struct node *in, off_t off_in, struct n
 	};
 
 	/* A source that cannot is asked once: what is dirty need not be below for that. */
-	if (__atomic_load_n(&st->clones_not, __ATOMIC_RELAXED))
+	if (__atomic_load_n(&st->clones_not, __ATOMIC_RELAXED) ||
+		!are_blocks(in, off_in, out, off_out, len))
 		return -EOPNOTSUPP;
 	/* The kernel has handed over what was mapped. */
 	if (flusher_sync_node(&p->backing.flusher, in) < 0 ||

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 
-from ask import result
+from ask import result, stat
 
 PAGE = 4096
 KEEP, PUNCH, COLLAPSE, ZERO, INSERT, UNSHARE = 1, 2, 8, 16, 32, 64
@@ -238,6 +238,15 @@ class Checks:
             assert content("from") == data + bytes(6 * PAGE) + data[:4 * PAGE]
             equal(result(os.copy_file_range, fd, fd, 4 * PAGE, 0, PAGE), "EINVAL", "overlap")
             assert content(self.below("from")) == data + bytes(6 * PAGE) + data[:4 * PAGE]
+
+    def copied_without_waiting(self):
+        """What cannot be shared is not brought below to be told so."""
+        fd, to = create("odd.from"), create("odd.to")
+        os.pwrite(fd, b"o" * 64 * PAGE, 0)
+        for at in range(0, 20000, 1000):
+            equal(os.copy_file_range(fd, to, 1000, at, at), 1000)
+        assert int(stat(self.mnt, "dirty_bytes")) >= 64 * PAGE, "it waited"
+        equal(content("odd.to"), b"o" * 20000)
 
     def copied_from_a_mapping(self):
         fd, to = create("map.from"), create("map.to")
