@@ -96,11 +96,12 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 	/* The kernel does not say what the caller may keep. */
 	ops_kill_privs(req, of->fn, fuse_req_ctx(req)->uid != 0);
 	int ret = allocate(req, node, mode, offset, length);
+	domain_lock(&p->dom);
+	/* Also when it failed: it may have come half way. */
+	if (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
+		cache_invalidate(node);
 	if (ret == 0) {
-		domain_lock(&p->dom);
 		uint64_t end = (uint64_t)(offset + length);
-		if (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
-			cache_invalidate(node);
 		if (!(mode & FALLOC_FL_KEEP_SIZE)) {
 			if (end > node->size)
 				node->size = end;
@@ -108,8 +109,8 @@ void ops_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t
 		}
 		ops_touch(node);
 		flusher_work(&p->backing.flusher, node);
-		domain_unlock(&p->dom);
 	}
+	domain_unlock(&p->dom);
 	session_block_end();
 	ops_reply(req, ret);
 }
