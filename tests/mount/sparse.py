@@ -286,6 +286,9 @@ class Checks:
             os.fchmod(fd, 0o6644)
             subprocess.check_call(nobody + "fallocate -p -o 0 -l 4096 suid".split())
             equal(subprocess.check_output(["stat", "-c", "%a", "suid"]), kept, group)
+        os.fchmod(fd, 0o6644)
+        os.fchown(fd, 0, 1)  # and for root
+        equal(subprocess.check_output(["stat", "-c", "%a", "suid"]), b"2644\n", "chown")
 
 
 def check(name, call):
