@@ -409,6 +409,14 @@ void fnode_follow(struct fnode *fn, const struct stat *st)
 	}
 }
 
+void fnode_changed(struct pacefs *p, struct fnode *fn)
+{
+	domain_lock(&p->dom);
+	if (node_is_unclean(&fn->node))
+		node_touch_ctime(&fn->node);
+	domain_unlock(&p->dom);
+}
+
 /* The change time never steps back, though ours are finer than those the source gives out a
  * moment later: NFS clients go by it. Of a clean file ours may be later by that moment only,
  * or the clock was set back. */

@@ -104,6 +104,10 @@ bool fnode_is_foreign(const struct fnode *fn, const struct stat *st);
 /* What it has now is what the node has: cached pages go, and the kernel's will have to. */
 void fnode_follow(struct fnode *fn, const struct stat *st);
 
+/* Something of it beside its content was changed below: its change time moves, also while it is ours
+ * that is shown. Takes the lock. */
+void fnode_changed(struct pacefs *p, struct fnode *fn);
+
 /* fstat of the source with what is ours over it while the node is unclean. Takes the lock. */
 int fnode_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat);
 

@@ -109,9 +109,9 @@ int ops_entry(struct pacefs *p, int path_fd, struct fuse_entry_param *ret_entry)
 	return ret;
 }
 
-/* Of this thread. The right to make files in any directory is kept: default_permissions has already
- * checked the caller with all of its groups, which are not known here. The right to go over a quota
- * and to take the blocks kept for root is not. */
+/* Of this thread. The right to make files and nodes in any directory, also a sticky one, is kept,
+ * and to set-group-id: the kernel has already checked the caller with all of its groups, which are
+ * not known here. The right to go over a quota and to take the blocks kept for root is not. */
 static void adapt_capabilities(unsigned raise, unsigned drop)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -143,8 +143,9 @@ int ops_become(fuse_req_t req)
 	other = true;
 	if (!become(SYS_setfsgid, ctx->gid) || !become(SYS_setfsuid, ctx->uid))
 		return -EPERM;
-	adapt_capabilities(
-		1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH, 1u << CAP_SYS_RESOURCE);
+	adapt_capabilities(1u << CAP_DAC_OVERRIDE | 1u << CAP_DAC_READ_SEARCH |
+			1u << CAP_MKNOD | 1u << CAP_FOWNER | 1u << CAP_FSETID,
+		1u << CAP_SYS_RESOURCE);
 	return 0;
 }
 

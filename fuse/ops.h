@@ -57,7 +57,7 @@ int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size);
 /* Is it the caller's own group, or one of its others? May look at /proc. */
 bool ops_caller_in_group(fuse_req_t req, gid_t gid);
 /* Capabilities go when a write is accepted, set-user-id and set-group-id if the kernel says that
- * the caller may not keep them (suid_too). */
+ * the caller may not keep them (suid_too); where it says nothing (fallocate, copying) root may. */
 void ops_kill_privs(fuse_req_t req, struct fnode *fn, bool suid_too);
 /* Something of that kind may have been given to it: after chmod, an ACL, setxattr. */
 void ops_privs_given(struct pacefs *p, struct fnode *fn);

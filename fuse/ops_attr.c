@@ -9,12 +9,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/limits.h>
-#include <linux/openat2.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -143,6 +140,12 @@ static int set_size(struct pacefs *p, struct fnode *fn, uint64_t size)
 	return ret;
 }
 
+enum {
+	SETS_OWNER = FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID,
+	SETS_TIMES = FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW |
+		FUSE_SET_ATTR_MTIME_NOW,
+};
+
 static int set_attributes(fuse_req_t req, struct fnode *fn, const struct stat *attr, int to_set)
 {
 	struct pacefs *p = pacefs_of(req);
@@ -151,7 +154,7 @@ static int set_attributes(fuse_req_t req, struct fnode *fn, const struct stat *a
 
 	if (p->backing.store.raw) {
 		/* Owner, mode and times of a device node are its directory's business. */
-		if (to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_MODE))
+		if (to_set & (SETS_OWNER | FUSE_SET_ATTR_MODE))
 			return -EPERM;
 		return to_set & FUSE_SET_ATTR_SIZE ? set_size(p, fn, (uint64_t)attr->st_size)
 						   : 0;
@@ -160,27 +163,21 @@ static int set_attributes(fuse_req_t req, struct fnode *fn, const struct stat *a
 	if (fd < 0)
 		return fd;
 	ops_proc_path(path, fd);
-	if (to_set & FUSE_SET_ATTR_SIZE || session_setattr_kills_privs())
-		ops_kill_privs(req, fn, session_setattr_kills_privs());
+	bool kills = session_setattr_kills_privs();
+	if (to_set & FUSE_SET_ATTR_SIZE || kills)
+		ops_kill_privs(req, fn, kills);
 	if (to_set & FUSE_SET_ATTR_SIZE)
 		ret = set_size(p, fn, (uint64_t)attr->st_size);
-	if (ret == 0 && to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID))
+	if (ret == 0 && to_set & SETS_OWNER)
 		ret = set_owner(fd, attr, to_set);
 	if (ret == 0 && to_set & FUSE_SET_ATTR_MODE) {
 		ret = chmod(path, attr->st_mode & 07777) < 0 ? -errno : 0;
 		ops_privs_given(p, fn);
 	}
-	if (ret == 0 &&
-		to_set &
-			(FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_ATIME_NOW |
-				FUSE_SET_ATTR_MTIME_NOW))
+	if (ret == 0 && to_set & SETS_TIMES)
 		ret = set_times(p, fn, fd, path, attr, to_set);
-	if (ret == 0) {
-		domain_lock(&p->dom);
-		if (node_is_unclean(&fn->node))
-			node_touch_ctime(&fn->node);
-		domain_unlock(&p->dom);
-	}
+	if (ret == 0)
+		fnode_changed(p, fn);
 	fnode_fd_put(p, fn);
 	return ret;
 }
@@ -247,120 +244,33 @@ void ops_statfs(fuse_req_t req, fuse_ino_t ino)
 
 /* ---- xattrs ---- */
 
-/* What a call on xattrs needs of a node. */
-struct target {
-	struct fnode *fn;
-	int fd;
-	int dirfd; /* of a symbolic link, its directory; else -1 */
-	char path[OPS_PROC_PATH + NAME_MAX + 1];
-};
-
-/* A symbolic link has no path by its descriptor that does not lead on to its target: it is found by
- * the name that it has now, in the directory that it is in. -EOPNOTSUPP when it has none. */
-static int find_link(struct pacefs *p, struct target *t)
-{
-	struct open_how how = {
-		.flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
-		.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH,
-	};
-	char *name = store_file_find_name(&p->backing.store, t->fd);
-	char *slash = name ? strrchr(name, '/') : NULL;
-	const char *last = slash ? slash + 1 : name;
-	struct stat st;
-
-	if (slash)
-		*slash = '\0';
-	if (name)
-		t->dirfd = (int)syscall(SYS_openat2, p->backing.store.sync_fd,
-			slash ? name : ".", &how, sizeof(how));
-	bool found = t->dirfd >= 0 && strlen(last) <= NAME_MAX &&
-		fstatat(t->dirfd, last, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-		st.st_dev == t->fn->dev && st.st_ino == t->fn->ino;
-	if (found)
-		snprintf(t->path, sizeof(t->path), "/proc/self/fd/%d/%s", t->dirfd, last);
-	else if (t->dirfd >= 0)
-		close(t->dirfd);
-	free(name);
-	return found ? 0 : -EOPNOTSUPP;
-}
-
-/* 0, or -errno with nothing to be ended. */
-static int target_get(struct pacefs *p, struct fnode *fn, struct target *t)
-{
-	int ret = 0;
-
-	/* A raw device's would be those of its node in /dev. */
-	t->fd = p->backing.store.raw ? -EOPNOTSUPP : fnode_fd_get(p, fn);
-	t->fn = fn;
-	t->dirfd = -1;
-	if (t->fd < 0)
-		return t->fd;
-	if (S_ISLNK(fn->type))
-		ret = find_link(p, t);
-	else
-		ops_proc_path(t->path, t->fd);
-	if (ret < 0)
-		fnode_fd_put(p, fn);
-	return ret;
-}
-
-/* Answers errors itself. */
-static bool xattr_begin(fuse_req_t req, fuse_ino_t ino, struct target *t)
+/* The node's path below, which leads to a symbolic link itself and not on; answers errors. */
+static struct fnode *xattr_begin(fuse_req_t req, fuse_ino_t ino, char *path)
 {
 	struct pacefs *p = pacefs_of(req);
 	struct fnode *fn = ops_node(req, ino);
 
 	if (!fn)
-		return false;
+		return NULL;
 	session_block_begin();
-	int ret = target_get(p, fn, t);
-	if (ret == 0)
-		return true;
+	/* A raw device's xattrs would be those of its node in /dev. */
+	int fd = p->backing.store.raw ? -EOPNOTSUPP : fnode_fd_get(p, fn);
+	int ret = fd < 0 ? fd : 0;
+	if (ret < 0) {
+		session_block_end();
+		ops_reply(req, ret);
+		fnode_put(p, fn);
+		return NULL;
+	}
+	ops_proc_path(path, fd);
+	return fn;
+}
+
+static void xattr_end(fuse_req_t req, struct fnode *fn)
+{
+	fnode_fd_put(pacefs_of(req), fn);
 	session_block_end();
-	ops_reply(req, ret);
-	fnode_put(p, fn);
-	return false;
-}
-
-static void xattr_end(fuse_req_t req, struct target *t)
-{
-	if (t->dirfd >= 0)
-		close(t->dirfd);
-	fnode_fd_put(pacefs_of(req), t->fn);
-	session_block_end();
-	fnode_put(pacefs_of(req), t->fn);
-}
-
-static int target_set(
-	const struct target *t, const char *name, const char *value, size_t size, int flags)
-{
-	int ret = t->dirfd >= 0 ? lsetxattr(t->path, name, value, size, flags)
-				: setxattr(t->path, name, value, size, flags);
-
-	return ret < 0 ? -errno : 0;
-}
-
-static ssize_t target_value(const struct target *t, const char *name, char *value, size_t size)
-{
-	ssize_t n = t->dirfd >= 0 ? lgetxattr(t->path, name, value, size)
-				  : getxattr(t->path, name, value, size);
-
-	return n < 0 ? -errno : n;
-}
-
-static ssize_t target_names(const struct target *t, char *names, size_t size)
-{
-	ssize_t n = t->dirfd >= 0 ? llistxattr(t->path, names, size)
-				  : listxattr(t->path, names, size);
-
-	return n < 0 ? -errno : n;
-}
-
-static int target_remove(const struct target *t, const char *name)
-{
-	int ret = t->dirfd >= 0 ? lremovexattr(t->path, name) : removexattr(t->path, name);
-
-	return ret < 0 ? -errno : 0;
+	fnode_put(pacefs_of(req), fn);
 }
 
 /* Who is not in the file's group may not keep its set-group-id by way of an ACL. The kernel says so
@@ -379,7 +289,7 @@ static void acl_kills_sgid(fuse_req_t req, const char *path)
 void ops_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
 	size_t size, int flags)
 {
-	struct target t;
+	char path[OPS_PROC_PATH];
 
 	if (control_is_xattr(name)) {
 		ops_reply(req, control_set(req, name, value, size));
@@ -389,15 +299,21 @@ void ops_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *
 		fuse_reply_err(req, EPERM);
 		return;
 	}
-	if (!xattr_begin(req, ino, &t))
+	struct fnode *fn = xattr_begin(req, ino, path);
+	if (!fn)
 		return;
 	bool acl = strcmp(name, "system.posix_acl_access") == 0;
-	int ret = target_set(&t, name, value, size, flags);
+	/* Any write to the source's file takes them away there, ours too: all are done first. */
+	if (strcmp(name, XATTR_CAPS) == 0 && S_ISREG(fn->type))
+		flusher_sync_node(&pacefs_of(req)->backing.flusher, &fn->node);
+	int ret = setxattr(path, name, value, size, flags) < 0 ? -errno : 0;
 	if (acl || strcmp(name, XATTR_CAPS) == 0)
-		ops_privs_given(pacefs_of(req), t.fn);
+		ops_privs_given(pacefs_of(req), fn);
 	if (ret == 0 && acl)
-		acl_kills_sgid(req, t.path);
-	xattr_end(req, &t);
+		acl_kills_sgid(req, path);
+	if (ret == 0)
+		fnode_changed(pacefs_of(req), fn);
+	xattr_end(req, fn);
 	ops_reply(req, ret);
 }
 
@@ -416,7 +332,7 @@ static void reply_value(fuse_req_t req, const char *value, ssize_t bytes, size_t
 
 void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
-	struct target t;
+	char path[OPS_PROC_PATH];
 
 	if (control_is_xattr(name)) {
 		char *text = malloc(CONTROL_TEXT_MAX);
@@ -427,16 +343,18 @@ void ops_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 		free(text);
 		return;
 	}
-	/* Of a raw device: none, rather than an error in every ls and cp. */
 	if (ino == NODEID_CONTROL || pacefs_of(req)->backing.store.raw) {
 		fuse_reply_err(req, ENODATA);
 		return;
 	}
-	if (!xattr_begin(req, ino, &t))
+	struct fnode *fn = xattr_begin(req, ino, path);
+	if (!fn)
 		return;
 	char *value = malloc(size ? size : 1);
-	ssize_t n = value ? target_value(&t, name, size ? value : NULL, size) : -ENOMEM;
-	xattr_end(req, &t);
+	ssize_t n = value ? getxattr(path, name, size ? value : NULL, size) : -1;
+	if (n < 0)
+		n = value ? -errno : -ENOMEM;
+	xattr_end(req, fn);
 	reply_value(req, value, n, size);
 	free(value);
 }
@@ -466,7 +384,7 @@ static ssize_t visible_names(fuse_req_t req, char *names, ssize_t bytes)
 
 void ops_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
-	struct target t;
+	char path[OPS_PROC_PATH];
 
 	if (ino == NODEID_CONTROL) {
 		char *names = malloc(CONTROL_TEXT_MAX);
@@ -475,33 +393,40 @@ void ops_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 		free(names);
 		return;
 	}
+	/* None, rather than an error in every ls and cp. */
 	if (pacefs_of(req)->backing.store.raw) {
 		reply_value(req, NULL, 0, size);
 		return;
 	}
-	if (!xattr_begin(req, ino, &t))
+	struct fnode *fn = xattr_begin(req, ino, path);
+	if (!fn)
 		return;
 	/* All of them, whatever was asked for: how many the caller sees is known afterwards. */
 	char *names = malloc(XATTR_LIST_MAX);
-	ssize_t n = names ? target_names(&t, names, XATTR_LIST_MAX) : -ENOMEM;
-	if (n > 0)
+	ssize_t n = names ? listxattr(path, names, XATTR_LIST_MAX) : -1;
+	if (n < 0)
+		n = names ? -errno : -ENOMEM;
+	else
 		n = visible_names(req, names, n);
-	xattr_end(req, &t);
+	xattr_end(req, fn);
 	reply_value(req, names, n, size);
 	free(names);
 }
 
 void ops_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
-	struct target t;
+	char path[OPS_PROC_PATH];
 
 	if (control_is_xattr(name) || ino == NODEID_CONTROL) {
 		fuse_reply_err(req, EPERM);
 		return;
 	}
-	if (!xattr_begin(req, ino, &t))
+	struct fnode *fn = xattr_begin(req, ino, path);
+	if (!fn)
 		return;
-	int ret = target_remove(&t, name);
-	xattr_end(req, &t);
+	int ret = removexattr(path, name) < 0 ? -errno : 0;
+	if (ret == 0)
+		fnode_changed(pacefs_of(req), fn);
+	xattr_end(req, fn);
 	ops_reply(req, ret);
 }

@@ -168,6 +168,8 @@ static int make_at(struct pacefs *p, int dirfd, const struct making *m)
 		ops_proc_path(path, fd);
 		ret = linkat(AT_FDCWD, path, dirfd, m->name, AT_SYMLINK_FOLLOW) < 0 ? -errno
 										    : 0;
+		if (ret == 0)
+			fnode_changed(p, m->old);
 		fnode_fd_put(p, m->old);
 		return ret;
 	}
@@ -291,12 +293,15 @@ static void victim_is_gone(struct pacefs *p, struct victim v)
 		return;
 	if (!S_ISDIR(v.fn->type) &&
 		(fstatat(v.fd, "", &st, AT_EMPTY_PATH) < 0 || st.st_nlink > 0)) {
+		fnode_changed(p, v.fn);
 		victim_put(p, v);
 		return;
 	}
 	domain_lock(&p->dom);
 	p->nr_unlinked += !v.fn->unlinked;
 	v.fn->unlinked = true; /* and the pin stays */
+	if (node_is_unclean(&v.fn->node))
+		node_touch_ctime(&v.fn->node);
 	state_renamed(p->dom.state, &v.fn->node);
 	fnode_drop_if_dead(v.fn);
 	domain_unlock(&p->dom);
@@ -366,8 +371,12 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 		moved.fn && S_ISDIR(moved.fn->type) ? crash_name(p, moved.fn) : NULL;
 	int from = fnode_fd_get(p, dir), to = fnode_fd_get(p, new_dir);
 	int ret = from < 0 ? from : to < 0 ? to : 0;
+	/* A whiteout left behind is a new node, of the caller's. */
+	if (ret == 0 && flags & RENAME_WHITEOUT)
+		ret = ops_become(req);
 	if (ret == 0 && renameat2(from, name, to, new_name, flags) < 0)
 		ret = -errno;
+	ops_become_self();
 	if (from >= 0)
 		fnode_fd_put(p, dir);
 	if (to >= 0)
@@ -380,10 +389,12 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 		device_kick(moved.fn->node.dev);
 		domain_unlock(&p->dom);
 	}
-	if (ret == 0 && moved.fn)
+	if (ret == 0 && moved.fn) {
+		fnode_changed(p, moved.fn);
 		crash_renamed(p, moved.fn, name_before);
-	else
+	} else {
 		free(name_before);
+	}
 	if (ret == 0 && old.fn != moved.fn)
 		victim_is_gone(p, old);
 	else
