@@ -337,7 +337,7 @@ static int run(struct pacefs *p)
 	ret = mount_check(&req, fd, &p->lock);
 	if (ret < 0)
 		return ret;
-	p->max_fds = 8192;
+	nodes_share_fds(p);
 	p->dom.cache_frames = (uint32_t)(p->options.cache_bytes / PAGE_BYTES);
 	ret = domain_init(&p->dom, p->dom.cache_frames, arena_frames(p->options.cache_bytes));
 	if (ret == 0)

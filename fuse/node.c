@@ -9,12 +9,22 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <utlist.h>
 
-enum { FILEID_INO32_GEN_TYPE = 1, FILEID_INO32_GEN_BYTES = 8 };
+enum {
+	FILEID_INO32_GEN_TYPE = 1,
+	FILEID_INO32_GEN_BYTES = 8,
+	MOST_FDS =
+		8192, /* opening one again costs microseconds: more than a hot set is waste */
+	WHOLE_MOST = 4096, /* nodes, busy or not, before idle ones are made records: 3 MB */
+	TRIES = 4,	   /* of the oldest, for each one that is too many */
+	RECENT_S = 2,	   /* longer than our change times can be ahead of the source's */
+};
 
 struct handle {
 	struct file_handle head;
@@ -106,9 +116,21 @@ struct fnode *fnode_find(struct pacefs *p, uint64_t nodeid)
 	return fn;
 }
 
+static bool can_reopen(const struct fnode *fn)
+{
+	return fn->handle_bytes || fn->name;
+}
+
+/* One that is not to be found again: the kernel is told ESTALE and looks by another name. Who has
+ * it open does not. */
+static bool can_close(const struct fnode *fn)
+{
+	return can_reopen(fn) || (!fn->node.file_users && !node_is_unclean(&fn->node));
+}
+
 static void fd_list_add(struct pacefs *p, struct fnode *fn)
 {
-	if (fn->fd < 0 || fn->fd_pins || fn->handle_bytes == 0)
+	if (fn->fd < 0 || fn->fd_pins)
 		return;
 	DL_APPEND2(p->fds_head, fn, fd_prev, fd_next);
 	p->nr_fds++;
@@ -116,7 +138,7 @@ static void fd_list_add(struct pacefs *p, struct fnode *fn)
 
 static void fd_list_remove(struct pacefs *p, struct fnode *fn)
 {
-	if (fn->fd < 0 || fn->fd_pins || fn->handle_bytes == 0)
+	if (fn->fd < 0 || fn->fd_pins)
 		return;
 	DL_DELETE2(p->fds_head, fn, fd_prev, fd_next);
 	p->nr_fds--;
@@ -125,14 +147,17 @@ static void fd_list_remove(struct pacefs *p, struct fnode *fn)
 /* With the lock: takes a surplus descriptor off its node; the caller closes it. */
 static int take_surplus_fd(struct pacefs *p, unsigned most)
 {
-	struct fnode *fn = p->fds_head;
-
-	if (p->nr_fds <= most || !fn)
-		return -1;
-	int fd = fn->fd;
-	fd_list_remove(p, fn);
-	fn->fd = -1;
-	return fd;
+	for (unsigned i = 0; i < TRIES && p->nr_fds > most; i++) {
+		struct fnode *fn = p->fds_head;
+		int fd = fn->fd;
+		fd_list_remove(p, fn);
+		if (can_close(fn)) {
+			fn->fd = -1;
+			return fd;
+		}
+		fd_list_add(p, fn);
+	}
+	return -1;
 }
 
 static void close_surplus(struct pacefs *p, unsigned most)
@@ -176,7 +201,23 @@ static struct fnode *fnode_create(
 		return NULL;
 	}
 	fd_list_add(p, fn);
+	DL_APPEND2(p->whole_nodes, fn, whole_prev, whole_next);
+	p->nr_whole++;
 	return fn;
+}
+
+static void leave_whole(struct pacefs *p, struct fnode *fn)
+{
+	DL_DELETE2(p->whole_nodes, fn, whole_prev, whole_next);
+	p->nr_whole--;
+}
+
+static void used_now(struct pacefs *p, struct fnode *fn)
+{
+	if (fn == p->root || !fn->whole_prev)
+		return; /* stays */
+	DL_DELETE2(p->whole_nodes, fn, whole_prev, whole_next);
+	DL_APPEND2(p->whole_nodes, fn, whole_prev, whole_next);
 }
 
 struct fnode *fnode_create_plain(
@@ -185,13 +226,168 @@ struct fnode *fnode_create_plain(
 	struct identity id = {.nodeid = nodeid};
 	struct fnode *fn = fnode_create(p, &id, path_fd, st);
 
-	if (fn)
+	if (fn) {
 		node_get(&fn->node);
+		leave_whole(p, fn);
+		fn->whole_prev = NULL;
+	}
 	return fn;
 }
 
-int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct stat *ret_stat)
+/* ---- records of nodes ---- */
+
+/* What the kernel's pages of it are of. */
+static uint64_t seen_hash(struct timespec mtime, uint64_t size)
 {
+	uint64_t key[3] = {(uint64_t)mtime.tv_sec, (uint64_t)mtime.tv_nsec, size};
+
+	return hash64(key, sizeof(key), 0) | 1;
+}
+
+/* A change time that we gave out may be ahead of the source's by a moment. */
+static bool is_recent(const struct node *node)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME_COARSE, &now);
+	return node->ctime.tv_sec - now.tv_sec <= RECENT_S &&
+		now.tv_sec - node->ctime.tv_sec <= RECENT_S;
+}
+
+/* References that a record can stand for. */
+static uint32_t kept_by_others(const struct fnode *fn)
+{
+	return (uint32_t)(fn->nlookup != 0) + (uint32_t)(fn->children != 0);
+}
+
+/* Nothing but the kernel's knowledge keeps it, and all that must be kept fits in a record. */
+static bool is_idle(const struct fnode *fn)
+{
+	const struct node *node = &fn->node;
+
+	return node->refs == kept_by_others(fn) && node->refs && !fn->unlinked &&
+		!fn->fd_pins && can_reopen(fn) && !node->file && !node->file_users &&
+		!node->nr_pages && !(node->err_seq && !node->err_seen) &&
+		!node_is_unclean(node) && !is_recent(node);
+}
+
+static struct known *make_record(const struct fnode *fn)
+{
+	size_t name_bytes = fn->name ? strlen(fn->name) + 1 : 0;
+	size_t tail =
+		fn->handle_bytes ? fn->handle_bytes : sizeof(struct known_place) + name_bytes;
+	struct known *k = malloc(sizeof(*k) + tail);
+	bool seen = fn->node.below_known && !fn->kernel_stale;
+
+	if (!k)
+		return NULL;
+	*k = (struct known){
+		.nodeid = fn->node.nodeid,
+		.nlookup = fn->nlookup,
+		.seen = seen ? seen_hash(fn->node.below_mtime, fn->node.size) : 0,
+		.children = fn->children,
+		.handle_type = fn->handle_type,
+		.handle_bytes = (uint16_t)fn->handle_bytes,
+		.name_bytes = (uint16_t)name_bytes,
+	};
+	if (fn->handle_bytes) {
+		memcpy(k->tail, fn->handle, fn->handle_bytes);
+		return k;
+	}
+	struct known_place place = {.dev = fn->dev, .ino = fn->ino, .parent = fn->parent};
+	memcpy(k->tail, &place, sizeof(place));
+	memcpy(k->tail + sizeof(place), fn->name, name_bytes);
+	return k;
+}
+
+/* With the lock: the oldest idle node becomes a record; the caller frees what is left of it. */
+static struct fnode *take_idle(struct pacefs *p)
+{
+	for (unsigned i = 0; i < TRIES && p->nr_whole > WHOLE_MOST; i++) {
+		struct fnode *fn = p->whole_nodes;
+		struct known *k = is_idle(fn) ? make_record(fn) : NULL;
+		if (k && known_add(&p->known, k) == 0) {
+			HASH_DEL(p->nodes, fn);
+			fd_list_remove(p, fn);
+			leave_whole(p, fn);
+			return fn;
+		}
+		free(k);
+		used_now(p, fn);
+	}
+	return NULL;
+}
+
+static void nodes_trim(struct pacefs *p)
+{
+	struct fnode *fn;
+
+	do {
+		domain_lock(&p->dom);
+		fn = take_idle(p);
+		domain_unlock(&p->dom);
+		if (fn && fn->fd >= 0)
+			close(fn->fd);
+		if (fn)
+			free(fn->name);
+		free(fn);
+	} while (fn);
+}
+
+static bool known_is(const struct known *k, const struct identity *id, const struct stat *st)
+{
+	if (k->handle_bytes || id->bytes)
+		return k->handle_type == id->type && k->handle_bytes == id->bytes &&
+			memcmp(k->tail, id->handle, id->bytes) == 0;
+	struct known_place place = known_place_of(k);
+	return place.dev == st->st_dev && place.ino == st->st_ino;
+}
+
+/* A record becomes the node again that was just made for it. */
+static void take_over(
+	struct pacefs *p, struct fnode *fn, struct known *k, const struct stat *st)
+{
+	fn->nlookup = k->nlookup;
+	fn->children = k->children;
+	fn->node.refs += kept_by_others(fn);
+	if (k->name_bytes) {
+		fn->parent = known_place_of(k).parent;
+		fn->name = strdup(known_name(k));
+		if (!fn->name)
+			place_leave(p, fn->parent);
+	}
+	if (S_ISREG(st->st_mode) && k->seen != seen_hash(st->st_mtim, (uint64_t)st->st_size)) {
+		fn->kernel_stale = true;
+		fn->node.dev->foreign_changes += k->seen != 0;
+	}
+	known_remove(&p->known, k);
+	free(k);
+}
+
+/* Of this file: the node, or else the record if there is one. Two files of one hash: the later one
+ * takes the next free number. */
+static struct fnode *find_same(
+	struct pacefs *p, struct identity *id, const struct stat *st, struct known **ret_known)
+{
+	*ret_known = NULL;
+	if (p->root && same_file(p->root, id, st))
+		return p->root;
+	for (;; id->nodeid++) {
+		struct fnode *fn = fnode_find(p, id->nodeid);
+		if (fn && same_file(fn, id, st))
+			return fn;
+		struct known *k = fn ? NULL : known_find(&p->known, id->nodeid);
+		if (k && known_is(k, id, st))
+			*ret_known = k;
+		if (!fn && (!k || *ret_known))
+			return NULL;
+	}
+}
+
+int fnode_from_fd(struct pacefs *p, int path_fd, const struct place *at, struct fnode **ret_fn,
+	struct stat *ret_stat)
+{
+	struct known *k;
 	struct fnode *fn;
 	struct identity id;
 
@@ -203,19 +399,16 @@ int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct s
 		return ret;
 	}
 	domain_lock(&p->dom);
-	if (p->root && same_file(p->root, &id, ret_stat)) {
-		fn = p->root;
-	} else {
-		/* Two files of one hash: the later one takes the next free number. */
-		while ((fn = fnode_find(p, id.nodeid)) && !same_file(fn, &id, ret_stat))
-			id.nodeid++;
-	}
+	fn = find_same(p, &id, ret_stat, &k);
 	if (!fn) {
 		fn = fnode_create(p, &id, path_fd, ret_stat);
 		if (fn)
 			path_fd = -1;
+		if (fn && k)
+			take_over(p, fn, k, ret_stat);
 	} else {
 		node_revive(&fn->node);
+		used_now(p, fn);
 		if (fn->fd < 0) {
 			fn->fd = path_fd;
 			fd_list_add(p, fn);
@@ -224,6 +417,8 @@ int fnode_from_fd(struct pacefs *p, int path_fd, struct fnode **ret_fn, struct s
 	}
 	if (fn)
 		node_get(&fn->node);
+	if (fn && at)
+		place_set(p, fn, at);
 	domain_unlock(&p->dom);
 	if (path_fd >= 0)
 		close(path_fd);
@@ -242,33 +437,86 @@ static int open_handle(const struct pacefs *p, int type, const void *bytes, unsi
 	return fd < 0 ? -errno : fd;
 }
 
+/* What it takes to open a file again. */
+struct reopening {
+	bool known;
+	int type;
+	unsigned bytes;
+	unsigned char handle[HANDLE_MAX];
+	dev_t dev;
+	ino_t ino;
+};
+
+/* With the lock. */
+static struct reopening reopening_of(struct pacefs *p, uint64_t nodeid)
+{
+	const struct fnode *fn = fnode_find(p, nodeid);
+	const struct known *k = fn ? NULL : known_find(&p->known, nodeid);
+	struct reopening r = {.known = fn || k};
+
+	if (fn) {
+		r.type = fn->handle_type;
+		r.bytes = fn->handle_bytes;
+		memcpy(r.handle, fn->handle, r.bytes);
+		r.dev = fn->dev;
+		r.ino = fn->ino;
+	} else if (k && k->handle_bytes) {
+		r.type = k->handle_type;
+		r.bytes = k->handle_bytes;
+		memcpy(r.handle, k->tail, r.bytes);
+	} else if (k) {
+		r.dev = known_place_of(k).dev;
+		r.ino = known_place_of(k).ino;
+	}
+	return r;
+}
+
+static int open_again(struct pacefs *p, uint64_t nodeid, const struct reopening *r)
+{
+	return r->bytes ? open_handle(p, r->type, r->handle, r->bytes)
+			: place_open(p, nodeid, r->dev, r->ino);
+}
+
+/* Not known any more (FORGET, restart): such a nodeid is itself the handle. */
+static int open_nodeid(struct pacefs *p, uint64_t nodeid)
+{
+	if (nodeid < NODEID_FIRST || !p->handles ||
+		!is_ino32_gen(p->root->handle_type, p->root->handle_bytes))
+		return -ESTALE;
+	uint32_t words[2] = {(uint32_t)nodeid, (uint32_t)(nodeid >> 32)};
+	int fd = open_handle(p, FILEID_INO32_GEN_TYPE, words, sizeof(words));
+	if (fd >= 0 && !p->whole && !inside_source(p->backing.store.sync_fd, fd)) {
+		close(fd);
+		return -ESTALE;
+	}
+	return fd;
+}
+
 struct fnode *fnode_get(struct pacefs *p, uint64_t nodeid)
 {
+	struct reopening r = {0};
+	struct stat st;
+
 	domain_lock(&p->dom);
 	struct fnode *fn = fnode_find(p, nodeid);
 	if (fn) {
 		node_revive(&fn->node);
 		node_get(&fn->node);
+		used_now(p, fn);
+	} else {
+		r = reopening_of(p, nodeid);
 	}
 	domain_unlock(&p->dom);
-	if (fn || nodeid < NODEID_FIRST || !p->handles ||
-		!is_ino32_gen(p->root->handle_type, p->root->handle_bytes))
+	if (fn)
 		return fn;
-	/* Not known any more (FORGET, restart): such a nodeid is itself the handle. */
-	uint32_t words[2] = {(uint32_t)nodeid, (uint32_t)(nodeid >> 32)};
-	int fd = open_handle(p, FILEID_INO32_GEN_TYPE, words, sizeof(words));
-	struct stat st;
-	if (fd >= 0 && !p->whole && !inside_source(p->backing.store.sync_fd, fd)) {
-		close(fd);
-		return NULL;
-	}
-	if (fd < 0 || fnode_from_fd(p, fd, &fn, &st) < 0)
-		return NULL;
-	if (fn->node.nodeid != nodeid || st.st_nlink == 0) {
+	int fd = r.known ? open_again(p, nodeid, &r) : open_nodeid(p, nodeid);
+	int ret = fd < 0 ? fd : fnode_from_fd(p, fd, NULL, &fn, &st);
+	if (ret == 0 && (fn->node.nodeid != nodeid || (!r.known && st.st_nlink == 0))) {
 		fnode_put(p, fn);
-		return NULL;
+		ret = -ESTALE;
 	}
-	return fn;
+	errno = -ret;
+	return ret < 0 ? NULL : fn;
 }
 
 void nodes_reap(struct pacefs *p)
@@ -284,6 +532,9 @@ void nodes_reap(struct pacefs *p)
 			cache_drop(
 				&fn->node); /* only clean pages: dirty ones hold a reference */
 			HASH_DEL(p->nodes, fn);
+			leave_whole(p, fn);
+			if (fn->name)
+				place_leave(p, fn->parent);
 			file = fn->node.file;
 			fd = fn->fd;
 		}
@@ -298,6 +549,7 @@ void nodes_reap(struct pacefs *p)
 			p->nr_unlinked--; /* only now its blocks are free */
 			domain_unlock(&p->dom);
 		}
+		free(fn->name);
 		free(fn);
 	}
 }
@@ -307,17 +559,27 @@ void fnode_put(struct pacefs *p, struct fnode *fn)
 	domain_lock(&p->dom);
 	node_put(&fn->node);
 	bool dead = p->dom.dead != NULL;
+	bool surplus = p->nr_whole > WHOLE_MOST;
 	domain_unlock(&p->dom);
 	if (dead)
 		nodes_reap(p);
+	if (surplus)
+		nodes_trim(p);
+}
+
+void fnode_fd_pin(struct pacefs *p, struct fnode *fn)
+{
+	fd_list_remove(p, fn);
+	fn->fd_pins++;
 }
 
 int fnode_fd_get(struct pacefs *p, struct fnode *fn)
 {
 	domain_lock(&p->dom);
 	if (fn->fd < 0) {
+		struct reopening r = reopening_of(p, fn->node.nodeid);
 		domain_unlock(&p->dom);
-		int fd = open_handle(p, fn->handle_type, fn->handle, fn->handle_bytes);
+		int fd = open_again(p, fn->node.nodeid, &r);
 		if (fd < 0)
 			return fd;
 		domain_lock(&p->dom);
@@ -328,8 +590,7 @@ int fnode_fd_get(struct pacefs *p, struct fnode *fn)
 			fd_list_add(p, fn);
 		}
 	}
-	fd_list_remove(p, fn);
-	fn->fd_pins++;
+	fnode_fd_pin(p, fn);
 	int fd = fn->fd;
 	domain_unlock(&p->dom);
 	return fd;
@@ -375,6 +636,16 @@ void fnode_forget(struct pacefs *p, uint64_t nodeid, uint64_t nlookup)
 		fnode_drop_if_dead(fn);
 		if (fn->nlookup == 0)
 			node_put(&fn->node);
+	}
+	struct known *k = fn ? NULL : known_find(&p->known, nodeid);
+	if (k) {
+		k->nlookup -= nlookup < k->nlookup ? nlookup : k->nlookup;
+		if (k->nlookup == 0 && k->children == 0) {
+			if (k->name_bytes)
+				place_leave(p, known_place_of(k).parent);
+			known_remove(&p->known, k);
+			free(k);
+		}
 	}
 	bool dead = p->dom.dead != NULL;
 	domain_unlock(&p->dom);
@@ -530,6 +801,7 @@ int nodes_init(struct pacefs *p, int root_fd)
 	if (p->root) {
 		fd_list_remove(p, p->root);
 		p->root->fd_pins++; /* never closed */
+		leave_whole(p, p->root);
 		node_get(&p->root->node);
 	}
 	domain_unlock(&p->dom);
@@ -566,6 +838,20 @@ void nodes_finish(struct pacefs *p)
 		store_file_close(fn->node.file);
 		if (fn->fd >= 0)
 			close(fn->fd);
+		free(fn->name);
 		free(fn);
 	}
+	known_finish(&p->known);
+}
+
+void nodes_share_fds(struct pacefs *p)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur > UINT_MAX)
+		files.rlim_cur = UINT_MAX;
+	unsigned all = (unsigned)files.rlim_cur;
+	/* A half for files, of which each takes up to two, a quarter for calls under way. */
+	p->max_fds = all / 4 < MOST_FDS ? all / 4 : MOST_FDS;
+	p->max_file_fds = all / 2;
 }

@@ -47,7 +47,7 @@ struct fnode *ops_node(fuse_req_t req, fuse_ino_t ino)
 	struct fnode *fn = fnode_get(pacefs_of(req), ino);
 
 	if (!fn)
-		fuse_reply_err(req, ESTALE);
+		ops_reply(req, -errno);
 	return fn;
 }
 
@@ -84,7 +84,8 @@ void ops_drop_stale(struct pacefs *p, struct fnode *fn)
 	domain_unlock(&p->dom);
 }
 
-int ops_entry(struct pacefs *p, int path_fd, struct fuse_entry_param *ret_entry)
+int ops_entry(struct pacefs *p, int path_fd, const struct place *at,
+	struct fuse_entry_param *ret_entry)
 {
 	struct fuse_entry_param e = {
 		.attr_timeout = ops_attr_timeout(),
@@ -92,7 +93,7 @@ int ops_entry(struct pacefs *p, int path_fd, struct fuse_entry_param *ret_entry)
 	};
 	struct fnode *fn;
 
-	int ret = fnode_from_fd(p, path_fd, &fn, &e.attr);
+	int ret = fnode_from_fd(p, path_fd, at, &fn, &e.attr);
 	if (ret < 0)
 		return ret;
 	ret = fnode_stat(p, fn, &e.attr);

@@ -33,8 +33,10 @@ void ops_forsake_dir(void *object);
 /* Answer with -ret, ret <= 0. */
 void ops_reply(fuse_req_t req, int ret);
 
-/* Fill *ret_entry for a looked-up descriptor (consumed): nlookup grows. 0 or -errno. */
-int ops_entry(struct pacefs *p, int path_fd, struct fuse_entry_param *ret_entry);
+/* Fill *ret_entry for a looked-up descriptor (consumed): nlookup grows. at: where it was found, or
+ * NULL. 0 or -errno. */
+int ops_entry(struct pacefs *p, int path_fd, const struct place *at,
+	struct fuse_entry_param *ret_entry);
 double ops_attr_timeout(void);
 
 /* Act as the caller while a file is made or takes room: owner, group, umask, and none of our own

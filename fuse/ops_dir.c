@@ -50,10 +50,14 @@ static int check_device(struct pacefs *p, int fd)
 static int lookup(struct pacefs *p, struct fnode *dir, const char *name,
 	struct fuse_entry_param *ret_entry)
 {
+	struct place place = place_at(p, dir->node.nodeid, name);
+	const struct place *at = &place;
 	int fd;
 
 	if (p->backing.store.raw)
 		return raw_entry(p, name, ret_entry);
+	if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+		at = NULL;
 	if (strcmp(name, ".") == 0 || (strcmp(name, "..") == 0 && dir == p->root)) {
 		/* NFS asks for the node itself, or for the parent of a directory. */
 		fd = fnode_fd_get(p, dir);
@@ -78,7 +82,7 @@ static int lookup(struct pacefs *p, struct fnode *dir, const char *name,
 		close(fd);
 		return ret;
 	}
-	return ops_entry(p, fd, ret_entry);
+	return ops_entry(p, fd, at, ret_entry);
 }
 
 void ops_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -244,7 +248,7 @@ void ops_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *nam
 	struct fnode *fn = ino == NODEID_CONTROL ? NULL : fnode_get(p, ino);
 
 	if (!fn) {
-		fuse_reply_err(req, ino == NODEID_CONTROL ? EPERM : ESTALE);
+		ops_reply(req, ino == NODEID_CONTROL ? -EPERM : -errno);
 		return;
 	}
 	make(req, parent, &(struct making){.name = name, .old = fn});
@@ -263,9 +267,10 @@ static struct victim victim_get(struct pacefs *p, struct fnode *dir, const char 
 {
 	struct victim v = {0};
 	struct stat st;
+	struct place at = place_at(p, dir->node.nodeid, name);
 
 	int fd = open_child(p, dir, name);
-	if (fd < 0 || fnode_from_fd(p, fd, &v.fn, &st) < 0)
+	if (fd < 0 || fnode_from_fd(p, fd, &at, &v.fn, &st) < 0)
 		return (struct victim){0};
 	v.fd = fnode_fd_get(p, v.fn);
 	if (v.fd < 0) {
@@ -285,12 +290,16 @@ static void victim_put(struct pacefs *p, struct victim v)
 
 /* A name of it was taken away. Was it the last one? Who has it open goes on; when nobody has,
  * pages that nobody can read any more are dropped, written or not. */
-static void victim_is_gone(struct pacefs *p, struct victim v)
+static void victim_is_gone(
+	struct pacefs *p, struct victim v, struct fnode *dir, const char *name)
 {
 	struct stat st;
 
 	if (!v.fn)
 		return;
+	domain_lock(&p->dom);
+	place_lost(p, v.fn, dir->node.nodeid, name);
+	domain_unlock(&p->dom);
 	if (!S_ISDIR(v.fn->type) &&
 		(fstatat(v.fd, "", &st, AT_EMPTY_PATH) < 0 || st.st_nlink > 0)) {
 		fnode_changed(p, v.fn);
@@ -322,13 +331,15 @@ static void take_away(fuse_req_t req, fuse_ino_t parent, const char *name, int f
 	session_block_begin();
 	struct victim v = victim_get(p, dir, name);
 	int dirfd = fnode_fd_get(p, dir);
+	places_move_begin(p);
 	int ret = dirfd < 0 ? dirfd : unlinkat(dirfd, name, flags) < 0 ? -errno : 0;
 	if (dirfd >= 0)
 		fnode_fd_put(p, dir);
 	if (ret == 0)
-		victim_is_gone(p, v);
+		victim_is_gone(p, v, dir, name);
 	else
 		victim_put(p, v);
+	places_move_end(p);
 	session_block_end();
 	ops_reply(req, ret);
 	fnode_put(p, dir);
@@ -342,6 +353,19 @@ void ops_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 void ops_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	take_away(req, parent, name, AT_REMOVEDIR);
+}
+
+static void places_renamed(
+	struct pacefs *p, struct fnode *fn, struct fnode *dir, const char *name)
+{
+	struct place at = place_at(p, dir->node.nodeid, name);
+
+	if (!fn)
+		return;
+	domain_lock(&p->dom);
+	at.moves = p->moves; /* it is surely there */
+	place_set(p, fn, &at);
+	domain_unlock(&p->dom);
 }
 
 void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
@@ -363,14 +387,16 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 		return;
 	}
 	session_block_begin();
+	bool exchange = flags & RENAME_EXCHANGE;
 	struct victim old = {0};
-	if (!(flags & RENAME_EXCHANGE))
+	if (!exchange || !p->handles)
 		old = victim_get(p, new_dir, new_name);
 	struct victim moved = victim_get(p, dir, name);
 	char *name_before =
 		moved.fn && S_ISDIR(moved.fn->type) ? crash_name(p, moved.fn) : NULL;
 	int from = fnode_fd_get(p, dir), to = fnode_fd_get(p, new_dir);
 	int ret = from < 0 ? from : to < 0 ? to : 0;
+	places_move_begin(p);
 	/* A whiteout left behind is a new node, of the caller's. */
 	if (ret == 0 && flags & RENAME_WHITEOUT)
 		ret = ops_become(req);
@@ -381,7 +407,12 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 		fnode_fd_put(p, dir);
 	if (to >= 0)
 		fnode_fd_put(p, new_dir);
-	if (ret == 0 && moved.fn && old.fn && moved.fn != old.fn) {
+	if (ret == 0)
+		places_renamed(p, moved.fn, new_dir, new_name);
+	if (ret == 0 && exchange)
+		places_renamed(p, old.fn, dir, name);
+	places_move_end(p);
+	if (ret == 0 && !exchange && moved.fn && old.fn && moved.fn != old.fn) {
 		/* Replacing a file is how programs commit: start writing the new one now, so
 		 * that a crash soon after finds one of the two. */
 		domain_lock(&p->dom);
@@ -395,8 +426,8 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 	} else {
 		free(name_before);
 	}
-	if (ret == 0 && old.fn != moved.fn)
-		victim_is_gone(p, old);
+	if (ret == 0 && !exchange && old.fn != moved.fn)
+		victim_is_gone(p, old, new_dir, new_name);
 	else
 		victim_put(p, old);
 	victim_put(p, moved);

@@ -14,6 +14,43 @@
 
 /* ---- the file below ---- */
 
+/* With the lock: files that are closed here, and only wait for the device, are written first. False:
+ * there are none that could be waited for. */
+static bool hurry_closed(struct pacefs *p)
+{
+	enum { MOST = 64 }; /* the oldest: more would not be written sooner */
+	struct device *dev = &p->backing.dev;
+	unsigned found = 0;
+
+	if (dev->health == DEVICE_GONE)
+		return false;
+	for (struct node *n = dev->unclean; n && found < MOST; n = n->unclean_next) {
+		if (!n->file || n->file_users || node_is_parked(n))
+			continue;
+		if (!n->nr_tagged)
+			cache_tag_node(n);
+		found++;
+	}
+	device_kick(dev);
+	return found;
+}
+
+/* Many small files written at once to a slow device must not use up the descriptors. */
+static void wait_for_fds(struct pacefs *p)
+{
+	const unsigned *nr_fds = &p->backing.store.nr_fds;
+
+	if (__atomic_load_n(nr_fds, __ATOMIC_RELAXED) < p->max_file_fds)
+		return;
+	domain_lock(&p->dom);
+	while (__atomic_load_n(nr_fds, __ATOMIC_RELAXED) >= p->max_file_fds &&
+		hurry_closed(p)) {
+		p->dom.wants_progress = true;
+		pthread_cond_wait(&p->dom.progress, &p->dom.lock);
+	}
+	domain_unlock(&p->dom);
+}
+
 int ops_file_get(struct pacefs *p, struct fnode *fn)
 {
 	struct node *node = &fn->node;
@@ -27,6 +64,7 @@ int ops_file_get(struct pacefs *p, struct fnode *fn)
 	domain_unlock(&p->dom);
 	if (open)
 		return 0;
+	wait_for_fds(p);
 	struct store_file *file = NULL;
 	int fd = fnode_fd_get(p, fn);
 	int ret = fd < 0 ? fd : store_file_open(&p->backing.store, fd, &file);
@@ -258,12 +296,13 @@ void ops_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode
 		ret = create_as(req, dirfd, name, mode, fi->flags);
 		if (space_make_room(p, ret))
 			ret = create_as(req, dirfd, name, mode, fi->flags);
+		struct place at = place_at(p, dir->node.nodeid, name);
 		int path_fd =
 			ret < 0 ? -1 : openat(dirfd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 		if (ret == 0 && path_fd < 0)
 			ret = -errno;
 		if (ret == 0)
-			ret = ops_entry(p, path_fd, &e);
+			ret = ops_entry(p, path_fd, &at, &e);
 		fnode_fd_put(p, dir);
 	}
 	if (ret == 0) {

@@ -11,6 +11,7 @@
 #include "backend/flush/flusher.h"
 #include "backend/state/state.h"
 #include "backend/store/store.h"
+#include "fuse/known.h"
 #include "fuse/mount.h"
 #include "fuse/open_table.h"
 #include "fuse/options.h"
@@ -71,12 +72,20 @@ struct pacefs {
 	bool raw_at_root; /* raw: the mountpoint is a file, and that is the device */
 
 	/* nodes (node.h), the lock guards them */
-	struct fnode *nodes; /* hash by nodeid */
+	struct fnode *nodes;	   /* hash by nodeid */
+	struct fnode *whole_nodes; /* all but those that stay, least recently used first */
+	unsigned nr_whole;
+	struct known_table known; /* what else the kernel knows */
+	atomic_ullong moves;	  /* names taken away or moved, begun and ended */
+	unsigned moving;	  /* under way */
 	struct fnode *root;
 	struct stat
 		root_stat; /* as last seen: status and umount of a source that is gone need it */
 	struct fnode *fds_head, *fds_tail; /* open and unpinned, least recently used first */
 	unsigned nr_fds, max_fds;
+	unsigned
+		max_file_fds; /* of files below, before those that are closed here but not written
+				* are waited for */
 	uint64_t nr_unlinked; /* deleted files whose room the source still counts */
 	unsigned nr_dropping; /* threads that make the kernel let go of pages */
 	bool handles;	      /* the source gives file handles */

@@ -93,6 +93,11 @@ char *store_file_find_name(const struct store *st, int fd)
 	return name;
 }
 
+static unsigned nr_fds(const struct store_file *f)
+{
+	return f->fd_direct >= 0 ? 2 : 1;
+}
+
 static int file_create(struct store *st, int path_fd, struct store_file **ret_file)
 {
 	struct store_file *f = calloc(1, sizeof(*f));
@@ -127,6 +132,7 @@ static int file_create(struct store *st, int path_fd, struct store_file **ret_fi
 	}
 	if (f->writable)
 		f->name = store_file_find_name(st, f->fd);
+	__atomic_fetch_add(&st->nr_fds, nr_fds(f), __ATOMIC_RELAXED);
 	*ret_file = f;
 	return 0;
 }
@@ -245,6 +251,7 @@ int store_file_close(struct store_file *f)
 
 	if (!f)
 		return 0;
+	__atomic_fetch_sub(&f->store->nr_fds, nr_fds(f), __ATOMIC_RELAXED);
 	if (f->fd_direct >= 0 && close(f->fd_direct) < 0)
 		ret = -errno;
 	if (close(f->fd) < 0)

@@ -57,6 +57,7 @@ struct store {
 	bool copies; /* btrfs: what is written over takes new blocks, and its figures of free
 		      * ones are those of its last commit */
 	bool zeroes; /* ext4, xfs, btrfs: FALLOC_FL_ZERO_RANGE writes nothing but the edges */
+	unsigned nr_fds; /* descriptors of open files; atomic */
 	bool clones_not; /* it has said that its files cannot share blocks; atomic */
 	bool read_only;
 	uint64_t raw_size;
