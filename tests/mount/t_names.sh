@@ -4,7 +4,7 @@
 # NAMES: files of the tree.
 . "$PACEFS_REPO/tests/lib/mount_test.sh"
 
-NAMES=${NAMES:-20000}
+NAMES=${NAMES:-12000}
 LIMIT=1024 # of descriptors, a common one
 
 # ---- helpers ----
@@ -170,14 +170,35 @@ equal(os.fstat(fd).st_nlink, 0)
 equal(open('old').read(), 'new')"
 py "what others put in its place is another file" "
 put('place', 'first')
-fd = os.open('place', os.O_PATH)
-busy()
-os.rename('$src/place', '$src/elsewhere')
+os.mkdir('spot')
+fd = os.open('spot', os.O_PATH)
+for i in range(1000): # closed, but still whole
+    os.lstat(f'd0/e{i // 500}/file-number-{i}')
+for name in 'place', 'spot':
+    os.rename(f'$src/{name}', f'$src/elsewhere-{name}')
 with open('$src/place', 'w') as f:
     f.write('second')
+os.mkdir('$src/spot')
+open('$src/spot/not-mine', 'w').close()
 import time
 time.sleep(1.1)
+try:
+    equal(os.listdir(f'/proc/self/fd/{fd}'), [])
+except OSError as e:
+    equal(e.errno, 116)
+time.sleep(1.1)
 equal(open('place').read(), 'second')"
+py "what others wrote to it while nobody used it is read" "
+import time
+put('$src/read', 'before') # no page of it is kept
+time.sleep(2.5)
+equal(open('read').read(), 'before')
+time.sleep(2.5)
+busy()
+with open('$src/read', 'r+') as f:
+    f.write('behind')
+time.sleep(1.1)
+equal(open('read').read(), 'behind')"
 py "5000 files at once, read again" "
 os.mkdir('many')
 for i in range(5000):
