@@ -683,20 +683,22 @@ void fnode_follow(struct fnode *fn, const struct stat *st)
 void fnode_changed(struct pacefs *p, struct fnode *fn)
 {
 	domain_lock(&p->dom);
-	if (node_is_unclean(&fn->node))
+	/* Otherwise it is the source's that is shown. */
+	if (node_is_unclean(&fn->node) || fn->node.below_ctime_ns)
 		node_touch_ctime(&fn->node);
 	domain_unlock(&p->dom);
 }
 
-/* The change time never steps back, though ours are finer than those the source gives out a
- * moment later: NFS clients go by it. Of a clean file ours may be later by that moment only,
- * or the clock was set back. */
+/* That of a file that is written to is when that was accepted, not when it was brought below: by itself
+ * it does not change (who archives a file takes that for a change), and never steps back, though
+ * ours may be finer than those the source gives out a moment later. Of a clean file ours may be
+ * later by that moment only, or the clock was set back. */
 static bool ctime_is_ours(const struct node *node, const struct stat *st, bool unclean)
 {
-	double ahead = (double)(node->ctime.tv_sec - st->st_ctim.tv_sec) +
-		(double)(node->ctime.tv_nsec - st->st_ctim.tv_nsec) / 1e9;
+	int64_t source = clock_ns(&st->st_ctim), ahead = clock_ns(&node->ctime) - source;
 
-	return ahead > 0 && (unclean || ahead < 1);
+	return unclean || (ahead > 0 && ahead < 1000000000) ||
+		(node->below_ctime_ns && source == node->below_ctime_ns);
 }
 
 /* The kernel asks for the root before anything else, also for what only we need to answer. */

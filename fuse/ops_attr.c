@@ -68,10 +68,8 @@ static bool keep_mtime(struct node *node, const struct timespec *mtime)
 		return true;
 	}
 	bool plain = is_plain_date(mtime) && node->dev->time_step_ns;
-	node->mtime = plain ? node_round_time(node, *mtime) : *mtime;
-	node->times_pending = true;
 	node_touch_ctime(node);
-	node_update_unclean(node);
+	node_set_mtime(node, plain ? node_round_time(node, *mtime) : *mtime);
 	return plain;
 }
 

@@ -309,8 +309,7 @@ static void victim_is_gone(
 	domain_lock(&p->dom);
 	p->nr_unlinked += !v.fn->unlinked;
 	v.fn->unlinked = true; /* and the pin stays */
-	if (node_is_unclean(&v.fn->node))
-		node_touch_ctime(&v.fn->node);
+	node_touch_ctime(&v.fn->node);
 	state_renamed(p->dom.state, &v.fn->node);
 	fnode_drop_if_dead(v.fn);
 	domain_unlock(&p->dom);
@@ -388,9 +387,8 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 	}
 	session_block_begin();
 	bool exchange = flags & RENAME_EXCHANGE;
-	struct victim old = {0};
-	if (!exchange || !p->handles)
-		old = victim_get(p, new_dir, new_name);
+	/* What new_name stands for: it goes, or changes places. */
+	struct victim old = victim_get(p, new_dir, new_name);
 	struct victim moved = victim_get(p, dir, name);
 	char *name_before =
 		moved.fn && S_ISDIR(moved.fn->type) ? crash_name(p, moved.fn) : NULL;
@@ -420,6 +418,8 @@ void ops_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t 
 		device_kick(moved.fn->node.dev);
 		domain_unlock(&p->dom);
 	}
+	if (ret == 0 && exchange && old.fn)
+		fnode_changed(p, old.fn);
 	if (ret == 0 && moved.fn) {
 		fnode_changed(p, moved.fn);
 		crash_renamed(p, moved.fn, name_before);

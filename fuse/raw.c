@@ -55,6 +55,7 @@ int raw_stat(struct pacefs *p, struct fnode *fn, struct stat *ret_stat)
 		st.st_mtim = fn->node.mtime;
 		st.st_ctim = fn->node.ctime;
 	}
+	fn->node.times_shown = true;
 	domain_unlock(&p->dom);
 	*ret_stat = st;
 	return 0;

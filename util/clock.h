@@ -23,4 +23,9 @@ static inline bool clock_same(const struct timespec *a, const struct timespec *b
 	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
+static inline int64_t clock_ns(const struct timespec *t)
+{
+	return t->tv_sec * 1000000000ll + t->tv_nsec;
+}
+
 #endif

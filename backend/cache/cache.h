@@ -99,7 +99,9 @@ struct node {
 				     * was read of the source is right if this has not moved */
 	uint64_t ended_seq;   /* writes ended: each moves the source's mtime */
 	struct timespec mtime, ctime; /* with size: what stat shows while the node is unclean */
-	bool times_shown; /* ctime was given out: the next stamp must differ from it */
+	int64_t below_ctime_ns; /* the source's, as our bringing it all below left it; 0: not known */
+	uint32_t times_seq; /* how often mtime was set, be it to the same */
+	bool times_shown;   /* ctime was given out: the next stamp must differ from it */
 
 	/* Was the source changed by others? Compared with what it has only while it is known
 	 * and nothing of ours is changing it. */
@@ -209,6 +211,8 @@ void node_update_unclean(struct node *node);
 bool node_is_unclean(const struct node *node);
 /* Its content was changed now: both times move, and forward if the last ones were seen. */
 void node_touch(struct node *node);
+/* It is this, and the source's is to be. */
+void node_set_mtime(struct node *node, struct timespec mtime);
 /* Something else of it was: only the change time. */
 void node_touch_ctime(struct node *node);
 /* t as the source will have it, if it has such dates at all. */

@@ -174,7 +174,13 @@ void node_touch_ctime(struct node *node)
 void node_touch(struct node *node)
 {
 	node_touch_ctime(node);
-	node->mtime = node->ctime;
+	node_set_mtime(node, node->ctime);
+}
+
+void node_set_mtime(struct node *node, struct timespec mtime)
+{
+	node->mtime = mtime;
+	node->times_seq++;
 	node->times_pending = true;
 	node_update_unclean(node);
 }

@@ -569,14 +569,13 @@ static struct flush_io *collect(struct flusher *fl, uint64_t now_us)
 static void look_for_others(struct flusher *fl, struct flush_io *io)
 {
 	struct node *node = io->node;
-	struct timespec mtime;
-	uint64_t size;
+	struct store_look look;
 
 	if (!io->first)
 		return;
 	io->first = false; /* not when it is tried again */
-	if (store_file_look(node->file, &mtime, &size) < 0 ||
-		(size == io->size_below && clock_same(&mtime, &node->below_mtime)))
+	if (store_file_look(node->file, &look) < 0 ||
+		(look.size == io->size_below && clock_same(&look.mtime, &node->below_mtime)))
 		return;
 	domain_lock(node->dom);
 	if (io->unclean_seq == node->unclean_seq && !node->below_changing)

@@ -131,42 +131,52 @@ static bool pages_clean(const struct node *node)
 	return node->nr_dirty == 0 && node->nr_writeback == 0;
 }
 
+/* The source has all of the node as it is here, and this time. Returns whether it has another size
+ * nevertheless, which then somebody else gave it. */
+static bool all_is_below(struct flusher *fl, struct node *node, const struct store_look *look)
+{
+	bool foreign = look->size != node->size && !fl->store->raw;
+
+	node->mtime = look->mtime; /* what it made of it */
+	node->below_ctime_ns = clock_ns(&look->ctime);
+	/* What could not be written is no sign of others. */
+	if (foreign && node->err_seq)
+		return false;
+	node_below_is(node, look->mtime);
+	if (!foreign)
+		node->file->size_below = look->size; /* a cut may have left it too low */
+	return foreign;
+}
+
 static void apply_times(struct flusher *fl, struct node *node)
 {
 	struct domain *dom = node->dom;
 	struct timespec mtime = node->mtime;
+	uint32_t times_seq = node->times_seq;
 	uint64_t ended = node->ended_seq;
 	struct store_file *file = node->file;
+	struct store_look look;
 
+	node_change_begin(node);
 	uint64_t seq = node->unclean_seq;
-	struct timespec below;
-	uint64_t size;
-
 	domain_unlock(dom);
 	int ret = file ? store_file_set_mtime(file, mtime) : -EBADF;
-	bool seen = ret == 0 && store_file_look(file, &below, &size) == 0;
+	bool seen = ret == 0 && store_file_look(file, &look) == 0;
 	domain_lock(dom);
+	bool alone =
+		seq == node->unclean_seq && node->below_changing == 1 && !node->cut_pending;
+	node_change_end(node);
 	/* A page on its way, or one that arrived meanwhile, moves the source's time again. */
 	bool last = ended == node->ended_seq && pages_clean(node);
-	bool set = clock_same(&node->mtime, &mtime) && (ret < 0 || last);
-	bool foreign = false;
+	bool set = times_seq == node->times_seq && (ret < 0 || last);
 	if (set)
 		node->times_pending = false;
-	if (set && seen && seq == node->unclean_seq && !node->below_changing &&
-		!node->cut_pending) {
-		foreign = size != node->size && !fl->store->raw;
-		node->mtime = below; /* what it made of it */
-		/* Of what could not be written it says nothing about others. */
-		if (!foreign || !node->err_seq)
-			node_below_is(node, below);
-		if (!foreign)
-			file->size_below = size; /* a cut may have left it too low */
-	}
+	bool foreign = set && seen && alone && all_is_below(fl, node, &look);
 	node_update_unclean(node);
 	/* A time that finds no room is not lost data. */
 	if (ret < 0 && !health_is_full(-ret))
 		source_error(fl, node, "setting its time", ret);
-	if (foreign && !node->err_seq)
+	if (foreign)
 		flusher_collided(fl, node);
 }
 

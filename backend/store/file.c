@@ -286,15 +286,18 @@ int store_file_set_mtime(struct store_file *f, struct timespec mtime)
 	return f->store->ops->set_mtime(f, mtime);
 }
 
-int store_file_look(const struct store_file *f, struct timespec *ret_mtime, uint64_t *ret_size)
+int store_file_look(const struct store_file *f, struct store_look *ret_look)
 {
 	struct statx sx;
 
-	if (statx(f->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MTIME | STATX_SIZE,
-		    &sx) < 0)
+	if (statx(f->fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
+		    STATX_MTIME | STATX_CTIME | STATX_SIZE, &sx) < 0)
 		return -errno;
-	*ret_mtime = (struct timespec){sx.stx_mtime.tv_sec, sx.stx_mtime.tv_nsec};
-	*ret_size = sx.stx_size;
+	*ret_look = (struct store_look){
+		.mtime = {sx.stx_mtime.tv_sec, sx.stx_mtime.tv_nsec},
+		.ctime = {sx.stx_ctime.tv_sec, sx.stx_ctime.tv_nsec},
+		.size = sx.stx_size,
+	};
 	return 0;
 }
 

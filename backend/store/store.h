@@ -103,8 +103,12 @@ int store_file_extend(struct store_file *f, uint64_t from, uint64_t size);
 /* Its name now, relative to the tree, from malloc(); NULL where there is none. */
 char *store_file_find_name(const struct store *st, int fd);
 int store_file_set_mtime(struct store_file *f, struct timespec mtime);
-/* Time and size of the source's file, as far as they are known here: no server is asked. */
-int store_file_look(const struct store_file *f, struct timespec *ret_mtime, uint64_t *ret_size);
+struct store_look {
+	struct timespec mtime, ctime;
+	uint64_t size;
+};
+/* Times and size of the source's file, as far as they are known here: no server is asked. */
+int store_file_look(const struct store_file *f, struct store_look *ret_look);
 /* How fine the source's times are, in ns, tried on this file, whose time is as before afterwards. 0
  * when that may not be set. */
 uint32_t store_file_time_step(struct store_file *f);

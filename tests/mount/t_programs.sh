@@ -37,7 +37,7 @@ results() {
 		0) pass "$name $1 ($seconds s)" ;;
 		77) skip "$name $1" "not installed" ;;
 		*)
-			tail -n 20 "$TEST_DIR/scratch/$name.out" "$TEST_DIR/scratch/$name"/*.log
+			tail -n 20 "$TEST_DIR/scratch/$name.out" "$TEST_DIR/scratch/$name"/*.log 2>/dev/null
 			fail "$name $1" "status $status after $seconds s"
 			;;
 		esac

@@ -2,6 +2,7 @@
 # Times and sizes: what stat shows while a file is dirty, on its way or clean, after umount in the
 # source, and after another mount; on a source with fine times and on one with whole seconds only.
 # What rsync, tar and cp make of it. After an fsync also a power cut keeps a time that was set.
+# timeout: 300
 # shellcheck source=../lib/mount_test.sh
 . "$PACEFS_REPO/tests/lib/mount_test.sh"
 

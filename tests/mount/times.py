@@ -6,9 +6,11 @@ Prints a line per check. CTL: control file of the slow disk. coarse: the source'
 seconds, with 32 bits.
 """
 import contextlib
+import ctypes
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import threading
@@ -29,6 +31,17 @@ def put(name, data, flags=0):
     fd = os.open(name, os.O_RDWR | os.O_CREAT | flags, 0o644)
     os.write(fd, data)
     return fd
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def handle_of(name):
+    """What NFS keeps of a file."""
+    handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0), 136)
+    mount = ctypes.c_int()
+    equal(LIBC.name_to_handle_at(-100, name.encode(), handle, ctypes.byref(mount), 0), 0)
+    return handle
 
 
 class Test:
@@ -223,6 +236,43 @@ class Test:
             equal(self.below("leaves").st_mtime_ns, a.st_mtime_ns, i)
             assert a.st_ctime_ns <= b.st_ctime_ns <= c.st_ctime_ns, (i, a, b, c)
 
+    def change_times_do_not_move_by_themselves(self):
+        """tar and others take that for a change while they read; what changes the file moves it."""
+        others = [
+            lambda: os.chmod("still", 0o600 + int(time.time() * 1000) % 8),
+            lambda: os.setxattr("still", "user.note", b"v"),
+            lambda: os.removexattr("still", "user.note"),
+            lambda: os.link("still", "still2"),
+            lambda: os.unlink("still2"),
+            lambda: os.rename("still", "still3"),
+            lambda: os.rename("still3", "still"),
+            lambda: os.chown("still", 0, 0),
+            lambda: os.utime("still", ns=(PLAIN, PLAIN)),
+            lambda: os.truncate("still", 3000),
+            lambda: os.truncate("still", 9000),
+        ]
+        for dirty in True, False:
+            for i, call in enumerate(others):
+                fd = put("still", b"x" * 20000)
+                a = os.fstat(fd).st_ctime_ns
+                time.sleep(0.02)
+                os.fsync(fd)
+                equal(os.fstat(fd).st_ctime_ns, a, i)
+                if dirty:
+                    os.pwrite(fd, b"y", 0)
+                    a = os.fstat(fd).st_ctime_ns
+                if not self.coarse:
+                    time.sleep(0.02)
+                    call()
+                    b = os.fstat(fd).st_ctime_ns
+                    assert b > a, (dirty, i)
+                    os.fsync(fd)
+                    if dirty:
+                        equal(os.fstat(fd).st_ctime_ns, b, i)
+                    else:
+                        assert os.fstat(fd).st_ctime_ns >= b
+                os.close(fd)
+
     def attributes_leave_mtime_alone(self):
         fd = put("attr", b"x" * 50000)
         before = os.fstat(fd)
@@ -254,6 +304,7 @@ class Test:
                 put("sized", b"")) else None
         fd = put("sized", b"")
         reader = os.open("sized", os.O_RDONLY)
+        handle = handle_of("sized")
         rng = random.Random(2)
         size = 0
         for i in range(60):
@@ -275,6 +326,9 @@ class Test:
             equal(int(seeker.stdout.readline()), size)
             if i % 6 == 0:
                 self.forget()
+            by_handle = LIBC.open_by_handle_at(self.dir, handle, os.O_RDONLY)
+            equal(os.fstat(by_handle).st_size, size)
+            os.close(by_handle)
             if i % 4 == 0:
                 with os.scandir(".") as entries:
                     sizes = {e.name: e.stat().st_size for e in entries}
@@ -329,6 +383,7 @@ CHECKS = [
     ("... at any moment of its way to the disk", Test.set_beside_the_flusher),
     ("dates that the source cannot have", Test.odd_dates),
     ("no time changes when a file becomes clean", Test.never_another_time_when_clean),
+    ("change times do not move by themselves", Test.change_times_do_not_move_by_themselves),
     ("attributes of a dirty file leave its mtime alone", Test.attributes_leave_mtime_alone),
     ("the size is right by every way", Test.sizes_by_every_way),
     ("eight processes append", Test.appending),

@@ -235,6 +235,62 @@ static void an_error_is_heard_of_and_the_page_is_gone(void **state)
 	assert_int_equal(t.dom.nr_clean, 0);
 }
 
+static void assert_rounds(uint32_t step_ns, time_t sec, long nsec)
+{
+	struct timespec t0 = {1000000001, 987654321};
+
+	t.dev.time_step_ns = step_ns;
+	t0 = node_round_time(&t.node, t0);
+	assert_int_equal(t0.tv_sec, sec);
+	assert_int_equal(t0.tv_nsec, nsec);
+}
+
+static void times_are_on_the_grid_of_the_source(void **state)
+{
+	assert_rounds(0, 1000000001, 987654321);
+	assert_rounds(1, 1000000001, 987654321);
+	assert_rounds(100, 1000000001, 987654300);
+	assert_rounds(10000000, 1000000001, 980000000);
+	assert_rounds(1000000000, 1000000001, 0);
+	assert_rounds(2000000000, 1000000000, 0);
+}
+
+static int64_t touched(void)
+{
+	node_touch(&t.node);
+	assert_memory_equal(&t.node.mtime, &t.node.ctime, sizeof(t.node.mtime));
+	return t.node.ctime.tv_sec * 1000000000ll + t.node.ctime.tv_nsec;
+}
+
+static void stamps_that_were_seen_are_passed(void **state)
+{
+	t.dev.time_step_ns = 100;
+	int64_t last = touched();
+	/* As seen of a source whose clock is a moment ahead. */
+	t.node.ctime.tv_sec += t.node.ctime.tv_nsec >= 500000000;
+	t.node.ctime.tv_nsec = (t.node.ctime.tv_nsec + 500000000) % 1000000000;
+	last += 500000000;
+	assert_int_equal(
+		touched(), last); /* not seen: not passed, but never before it either */
+	for (int i = 0; i < 1000; i++) {
+		t.node.times_shown = true;
+		int64_t now = touched();
+		assert_int_equal(now, last + 100);
+		last = now;
+	}
+	/* Whole seconds cannot be passed within one. */
+	t.dev.time_step_ns = 1000000000;
+	t.node.ctime.tv_nsec = 0;
+	last = touched();
+	t.node.times_shown = true;
+	assert_true(touched() <= last + 1000000000);
+	/* Nor is the date of a clock that was set back kept. */
+	t.node.ctime.tv_sec += 3600;
+	assert_true(touched() <= last + 1000000000);
+	t.node.times_pending = false;
+	node_update_unclean(&t.node);
+}
+
 static void submit_at(uint64_t index);
 static void complete_one(struct io *io);
 
@@ -527,6 +583,8 @@ int main(void)
 		test(lent_frames_are_not_kept_clean),
 		test(lone_pages_are_not_kept_clean),
 		test(bytes_read_before_a_cut_do_not_come_back),
+		test(times_are_on_the_grid_of_the_source),
+		test(stamps_that_were_seen_are_passed),
 		test(an_error_is_heard_of_and_the_page_is_gone),
 		test(random_operations),
 	};
