@@ -1,5 +1,6 @@
 #include "fuse/control.h"
 
+#include "fuse/bdi.h"
 #include "fuse/memory.h"
 #include "fuse/node.h"
 #include "fuse/ops.h"
@@ -376,28 +377,6 @@ static bool is_figure(const char *name)
 	return false;
 }
 
-void control_bound_mapped_pages(struct pacefs *p)
-{
-	char path[128], value[32];
-	dev_t dev = p->mount.dev;
-
-	domain_lock(&p->dom);
-	double limit = fmin(p->pacer.thresh, p->backing.pacing.cap_pages);
-	domain_unlock(&p->dom);
-
-	if (dev == 0)
-		return;
-	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u%s/max_bytes", major(dev), minor(dev),
-		p->mount.fuseblk ? "-fuseblk" : "");
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return;
-	int n = snprintf(value, sizeof(value), "%" PRIu64, (uint64_t)(limit / 8) * PAGE_BYTES);
-	if (write(fd, value, (size_t)n) < 0)
-		log_debug("%s: %s", path, strerror(errno));
-	close(fd);
-}
-
 static int set_setting(struct pacefs *p, const char *name, const char *value)
 {
 	char message[512];
@@ -417,7 +396,7 @@ static int set_setting(struct pacefs *p, const char *name, const char *value)
 		return -EINVAL;
 	}
 	writes_warn_of_clamp(p);
-	control_bound_mapped_pages(p);
+	bdi_bound(p);
 	log_info("%s set to %s", name, value);
 	return 0;
 }

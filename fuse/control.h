@@ -28,10 +28,6 @@ int control_set(fuse_req_t req, const char *name, const char *value, size_t size
 /* All names, each with its NUL. */
 ssize_t control_list(char *names, size_t size);
 
-/* Mapped pages are paced by the kernel by the mount's own bdi; it may hold an eighth of the limit
- * now in force, where the kernel has such a knob (6.2). Without the lock. */
-void control_bound_mapped_pages(struct pacefs *p);
-
 /* Start a flush of everything dirty now. 0 or -errno. */
 int control_flush(struct pacefs *p);
 /* After pacefs_end(): returns when no flush is under way any more. */

@@ -1,4 +1,5 @@
 /* main.c - the program: commands, or one mount from start to verdict. */
+#include "fuse/bdi.h"
 #include "fuse/commands.h"
 #include "fuse/control.h"
 #include "fuse/crash.h"
@@ -269,7 +270,7 @@ static int serve(struct pacefs *p, const struct mount_request *req)
 	ret = signals_start(p);
 	if (ret < 0)
 		log_warn("signals will not be heard: %s", strerror(-ret));
-	control_bound_mapped_pages(p);
+	bdi_bound(p);
 	describe_start(p);
 	if (!p->options.foreground)
 		leave_terminal();

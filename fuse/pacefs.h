@@ -66,6 +66,9 @@ struct pacefs {
 	struct pacer pacer;
 	struct writes writes;
 	struct mount mount;
+	struct {
+		uint64_t bytes; /* last told to the kernel; the pacer's thread alone */
+	} bdi;
 	struct fuse_session *session;
 	struct open_table opens; /* struct open_file and open_dir, by handle */
 	bool is_root;

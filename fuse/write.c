@@ -1,5 +1,6 @@
 #include "fuse/write.h"
 
+#include "fuse/bdi.h"
 #include "fuse/node.h"
 #include "fuse/pacefs.h"
 #include "fuse/sleep.h"
@@ -313,11 +314,14 @@ static void *writes_main(void *arg)
 		struct held *ready = NULL;
 		uint64_t tick_us = pacer->tick_us;
 		uint64_t next = pacer_step(pacer, clock_now_us(), &ready);
-		if (pacer->tick_us != tick_us)
+		bool ticked = pacer->tick_us != tick_us, stopping = pacer->stopping;
+		if (ticked)
 			forget_old(p);
-		if (ready) {
+		if (ready || ticked) {
 			domain_unlock(&p->dom);
 			send_all(ready);
+			if (ticked && !stopping) /* the number may be another mount's by then */
+				bdi_follow(p);
 			domain_lock(&p->dom);
 			/* Room may have come meanwhile, with nobody listening. */
 			if (pacer->nr_queued)
