@@ -162,10 +162,11 @@ static int set_attributes(fuse_req_t req, struct fnode *fn, const struct stat *a
 		return fd;
 	ops_proc_path(path, fd);
 	bool kills = session_setattr_kills_privs();
-	if (to_set & FUSE_SET_ATTR_SIZE || kills)
-		ops_kill_privs(req, fn, kills);
+	/* A size that is refused takes nothing away. */
 	if (to_set & FUSE_SET_ATTR_SIZE)
 		ret = set_size(p, fn, (uint64_t)attr->st_size);
+	if (ret == 0 && (to_set & FUSE_SET_ATTR_SIZE || kills))
+		ops_kill_privs(req, fn, kills);
 	if (ret == 0 && to_set & SETS_OWNER)
 		ret = set_owner(fd, attr, to_set);
 	if (ret == 0 && to_set & FUSE_SET_ATTR_MODE) {

@@ -105,8 +105,7 @@ enum moves op_moves(const struct op *op)
 	switch (op->kind) {
 	case OP_FALLOCATE:
 	case OP_MMAP_SHARED:
-	case OP_TRUNCATE: /* to the size it has */
-	case OP_FTRUNCATE:
+	case OP_TRUNCATE:
 		return MOVES_MORE;
 	case OP_RENAME:
 		/* ext4 makes the whiteout first, and takes it back when the rename is refused:

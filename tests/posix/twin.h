@@ -14,8 +14,7 @@
  *   values of "now"   each tree has its own; both must be of this run, and they must have moved
  *                     in both or in neither (but for a refused RENAME_WHITEOUT: see shrink.c);
  *                     ctime of a file may move once more when its data are below; fallocate(2),
- *                     a mapping and truncating to the same size move them always, which not
- *                     every filesystem does
+ *                     a mapping and truncate(2) move them always, which not every filesystem does
  *   st_blksize, statfs          but the longest name and the block size of statfs
  *   order of readdir, its cookies           a hash has its own seed in each filesystem
  *   places of holes   a filesystem may make a hole out of nothing and back; but no hole may hide
@@ -24,7 +23,8 @@
  *   lseek(2), sendfile(2), splice(2) beyond the largest file        the same
  *   chown(2) that names neither an owner nor a group     it arrives as no change at all
  *   security.capability of what is mapped and changed, and not handed over yet: the later write
- *                     takes it away; so all is written before it is set
+ *                     takes it away; so all is written before it is set, and what has one is not
+ *                     mapped
  *   what FUSE itself has not    FALLOC_FL_COLLAPSE_RANGE and _INSERT_RANGE, mandatory alignment of
  *                     O_DIRECT; and FALLOC_FL_ZERO_RANGE if it is refused with EOPNOTSUPP
  */

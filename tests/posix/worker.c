@@ -72,6 +72,8 @@ static void perform(struct worker_files *files, const struct trees *trees, const
 			abort();
 		if (tree == TREE_A && left_out(op, &out[tree])) {
 			out[TREE_B] = out[TREE_A];
+			if (op->flags & FALLOC_FL_ZERO_RANGE) /* as it was begun with */
+				futimens(files->fd[TREE_B][op->slot], NULL);
 			return;
 		}
 	}
