@@ -127,6 +127,14 @@ static void do_seek_hole(int fd, const struct op *op, struct outcome *out)
 	}
 }
 
+/* A pipe holds pages, not copies: what it has of a file may change while it is written to. */
+static bool same_file(int a, int b)
+{
+	struct stat sa, sb;
+
+	return fstat(a, &sa) == 0 && fstat(b, &sb) == 0 && sa.st_ino == sb.st_ino;
+}
+
 /* All of it, however it is cut. */
 static void do_copy(int from, int to, const struct op *op, struct outcome *out)
 {
@@ -338,10 +346,12 @@ bool perform_file(struct worker_files *files, const struct trees *trees, int tre
 		return true;
 	case OP_COPY_RANGE:
 	case OP_SENDFILE:
-		do_copy(fd, fd2, op, out);
+		if (op->kind == OP_COPY_RANGE || !same_file(fd, fd2))
+			do_copy(fd, fd2, op, out);
 		return true;
 	case OP_SPLICE:
-		do_splice(fd, fd2, op, out);
+		if (!same_file(fd, fd2))
+			do_splice(fd, fd2, op, out);
 		return true;
 	case OP_MMAP_SHARED:
 	case OP_MMAP_PRIVATE:
