@@ -89,42 +89,47 @@ static ssize_t write_some(int fd, const struct op *op, off_t offset)
 	return op->kind == OP_WRITE ? writev(fd, iov, 3) : pwritev(fd, iov, 3, offset);
 }
 
-static void do_seek_hole(int fd, const struct op *op, struct outcome *out)
+/* Does [from, to) read as zeroes? */
+static void check_hole(int fd, off_t from, off_t to, struct outcome *out)
 {
-	struct stat st;
-	int whence = op->flags & 1 ? SEEK_DATA : SEEK_HOLE;
-
-	if (op->offset < 0 || (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)))
-		return; /* of directories, and of -1, each filesystem has its own mind */
-	if (fstat(fd, &st) < 0 || op->offset >= st.st_size || st.st_size > FILE_WHOLE) {
-		off_t at = lseek(fd, op->offset, whence);
-		done(out, at < 0 ? -1 : 0);
-		return;
-	}
-	off_t at = lseek(fd, op->offset, whence);
-	/* Where holes are is the filesystem's business, within reason. */
-	if (at < 0 && !(whence == SEEK_DATA && errno == ENXIO))
-		done(out, -1);
-	if (whence == SEEK_HOLE || at == op->offset) {
-		if (at >= 0 && (at < op->offset || at > st.st_size))
-			snprintf(out->note, sizeof(out->note), "SEEK gave %lld of %lld",
-				(long long)at, (long long)st.st_size);
-		return;
-	}
-	off_t end = at < 0 ? st.st_size : at;
-	for (off_t pos = op->offset; pos < end;) {
-		size_t want = (size_t)(end - pos) < DATA_MOST ? (size_t)(end - pos) : DATA_MOST;
-		ssize_t n = pread(fd, data, want, pos);
+	while (from < to) {
+		size_t want = (size_t)(to - from) < DATA_MOST ? (size_t)(to - from) : DATA_MOST;
+		ssize_t n = pread(fd, data, want, from);
 		if (n <= 0)
 			return; /* not open for reading */
 		for (ssize_t i = 0; i < n; i++)
 			if (data[i]) {
 				snprintf(out->note, sizeof(out->note),
-					"a hole hides data at %lld", (long long)pos + i);
+					"a hole hides data at %lld", (long long)from + i);
 				return;
 			}
-		pos += n;
+		from += n;
 	}
+}
+
+/* Where holes are is the filesystem's business, within reason. */
+static void do_seek_hole(int fd, const struct op *op, struct outcome *out)
+{
+	struct stat st;
+	int whence = op->flags & 1 ? SEEK_DATA : SEEK_HOLE;
+	bool exists = fstat(fd, &st) == 0;
+
+	if (op->offset < 0 || (exists && !S_ISREG(st.st_mode)))
+		return; /* of directories, and of -1, each filesystem has its own mind */
+	off_t at = lseek(fd, op->offset, whence);
+	if (!exists || op->offset >= st.st_size) {
+		done(out, at < 0 ? -1 : 0);
+		return;
+	}
+	bool none = at < 0 && whence == SEEK_DATA && errno == ENXIO;
+	if (at < 0 && !none)
+		done(out, -1);
+	else if (!none && (at < op->offset || at > st.st_size))
+		snprintf(out->note, sizeof(out->note), "SEEK gave %lld of %lld", (long long)at,
+			(long long)st.st_size);
+	else if (whence == SEEK_DATA && st.st_size <= FILE_WHOLE)
+		check_hole(fd, op->offset, none ? st.st_size : at, out);
+	lseek(fd, op->offset2, SEEK_SET); /* the next write is at the same place in both */
 }
 
 /* A pipe holds pages, not copies: what it has of a file may change while it is written to. */
@@ -273,6 +278,10 @@ static void do_fallocate(int fd, const struct op *op, struct outcome *out)
 	off_t offset = op->offset, length = (off_t)op->length;
 
 	bool shifts = op->flags & (FALLOC_FL_COLLAPSE_RANGE | FALLOC_FL_INSERT_RANGE);
+	struct stat st;
+	/* One that changes nothing takes set-user-id away here, and not from each filesystem. */
+	if (fstat(fd, &st) == 0 && st.st_mode & (S_ISUID | S_ISGID))
+		return;
 	if (!shifts && !times_are_now(fd, out))
 		return;
 	if (shifts) {

@@ -64,16 +64,25 @@ static void do_getxattr(
 		out->hash = hash_bytes(0, value, (size_t)out->ret);
 }
 
-/* Their order is the filesystem's. */
+/* Their order is the filesystem's, and whether users see those that only root may read. */
 static void do_listxattr(
 	const struct trees *trees, int tree, const struct op *op, struct outcome *out)
 {
 	const char *path = full_path(trees, tree, op);
 	long n = (op->salt & 1 ? llistxattr : listxattr)(path, (char *)value, sizeof(value));
+	long seen = 0;
 
 	done(out, n);
-	for (long at = 0; at < n; at += (long)strlen((char *)value + at) + 1)
-		out->hash += hash_bytes(1, value + at, strlen((char *)value + at));
+	for (long at = 0, bytes; at < n; at += bytes) {
+		const char *name = (const char *)value + at;
+		bytes = (long)strlen(name) + 1;
+		if (geteuid() != 0 && strncmp(name, "trusted.", 8) == 0)
+			continue;
+		seen += bytes;
+		out->hash += hash_bytes(1, name, (size_t)bytes);
+	}
+	if (n > 0)
+		out->ret = seen;
 }
 
 struct acl {
@@ -157,6 +166,21 @@ static void do_statfs(
 		close(fd);
 }
 
+/* To the same size it moves times and takes set-user-id away in some filesystems only: times are now
+ * before that, and what has it is left alone. There is no truncateat(). */
+static void do_truncate(
+	const struct trees *trees, int tree, const struct op *op, struct outcome *out)
+{
+	struct stat st;
+
+	if (fstatat(trees->root[tree], op->path, &st, 0) == 0 &&
+		st.st_mode & (S_ISUID | S_ISGID) && S_ISREG(st.st_mode))
+		return;
+	done(out, utimensat(trees->root[tree], op->path, NULL, 0));
+	if (out->ret == 0)
+		done(out, truncate(full_path(trees, tree, op), op->offset));
+}
+
 static void do_readlink(
 	const struct trees *trees, int tree, const struct op *op, struct outcome *out)
 {
@@ -179,11 +203,7 @@ bool perform_name(struct worker_files *files, const struct trees *trees, int tre
 		done(out, faccessat(root, op->path, (int)(op->salt % 8), AT_EACCESS));
 		return true;
 	case OP_TRUNCATE:
-		/* To the same size it moves times in some filesystems only: so they are now.
-		 * There is no truncateat(). */
-		done(out, utimensat(root, op->path, NULL, 0));
-		if (out->ret == 0)
-			done(out, truncate(full_path(trees, tree, op), op->offset));
+		do_truncate(trees, tree, op, out);
 		return true;
 	case OP_MKDIR:
 		done(out, mkdirat(root, op->path, op->mode & 07777));

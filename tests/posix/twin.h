@@ -25,6 +25,8 @@
  *   security.capability of what is mapped and changed, and not handed over yet: the later write
  *                     takes it away; so all is written before it is set, and what has one is not
  *                     mapped
+ *   set-user-id when a file is truncated to the size it has, or a hole is punched into nothing
+ *   names of trusted.* xattrs       btrfs shows them to everybody
  *   sendfile(2) and splice(2) from a file to itself     depend on when pages are copied
  *   what FUSE itself has not    FALLOC_FL_COLLAPSE_RANGE and _INSERT_RANGE, mandatory alignment of
  *                     O_DIRECT; and FALLOC_FL_ZERO_RANGE if it is refused with EOPNOTSUPP
