@@ -36,6 +36,7 @@ static void become(unsigned number)
 		_exit(3);
 	prctl(PR_SET_DUMPABLE, 1); /* or /proc/self were root's */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	signal(SIGPIPE, SIG_IGN); /* a FIFO whose reader has closed it */
 }
 
 static bool same_outcome(const struct outcome out[NR_TREES], char *why, size_t bytes)
