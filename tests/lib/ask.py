@@ -44,3 +44,16 @@ def until_healthy(mnt, write, *args, seconds=30):
         assert time.time() < end, "does not recover"
         result(write, *args)
         time.sleep(0.1)
+
+
+def run_checks(checks, test):
+    """Calls each (name, check) with test, a line for each; whether any of them failed."""
+    failed = 0
+    for name, check in checks:
+        try:
+            check(test)
+            print(f"ok {name}", flush=True)
+        except (AssertionError, OSError) as e:
+            failed += 1
+            print(f"not ok {name}: {type(e).__name__} {e}", flush=True)
+    return failed > 0

@@ -315,15 +315,7 @@ CHECKS = [
 def main():
     test = Test(*sys.argv[1:4])
     os.chdir(test.mnt)
-    failed = 0
-    for name, check in CHECKS:
-        try:
-            check(test)
-            print(f"ok {name}", flush=True)
-        except (AssertionError, OSError) as e:
-            failed += 1
-            print(f"not ok {name}: {type(e).__name__} {e}", flush=True)
-    return failed > 0
+    return ask.run_checks(CHECKS, test)
 
 
 sys.exit(main())
