@@ -162,7 +162,7 @@ void ops_become_self(void)
 	}
 }
 
-bool ops_caller_in_group(fuse_req_t req, gid_t gid)
+static bool caller_in_group(fuse_req_t req, gid_t gid)
 {
 	gid_t groups[256];
 
@@ -175,9 +175,9 @@ bool ops_caller_in_group(fuse_req_t req, gid_t gid)
 	return false;
 }
 
-static bool lacks_group(fuse_req_t req, gid_t gid)
+bool ops_lacks_group(fuse_req_t req, gid_t gid)
 {
-	return fuse_req_ctx(req)->uid != 0 && !ops_caller_in_group(req, gid);
+	return fuse_req_ctx(req)->uid != 0 && !caller_in_group(req, gid);
 }
 
 /* Is none there now? *ret_was: but there was one. */
@@ -190,7 +190,7 @@ static bool kill_suid(fuse_req_t req, int fd, const char *path, bool *ret_was)
 	mode_t mode = st.st_mode & ~(mode_t)S_ISUID;
 	/* Without the right to execute it lets nobody in, but who is in another group might not
 	 * have set it. */
-	if (st.st_mode & S_ISGID && (st.st_mode & S_IXGRP || lacks_group(req, st.st_gid)))
+	if (st.st_mode & S_ISGID && (st.st_mode & S_IXGRP || ops_lacks_group(req, st.st_gid)))
 		mode &= ~(mode_t)S_ISGID;
 	*ret_was = mode != st.st_mode;
 	if (!*ret_was || chmod(path, mode & 07777) == 0)

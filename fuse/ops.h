@@ -56,8 +56,9 @@ int ops_file_get(struct pacefs *p, struct fnode *fn);
 void ops_file_put(struct pacefs *p, struct fnode *fn);
 /* Size becomes size, as truncate(2). The file must be open below. 0 or -errno. */
 int ops_truncate(struct pacefs *p, struct fnode *fn, uint64_t size);
-/* Is it the caller's own group, or one of its others? May look at /proc. */
-bool ops_caller_in_group(fuse_req_t req, gid_t gid);
+/* Not root, and a stranger to this group: neither its own nor one of its others. May look at
+ * /proc. */
+bool ops_lacks_group(fuse_req_t req, gid_t gid);
 /* Capabilities go when a write is accepted, set-user-id and set-group-id if the kernel says that
  * the caller may not keep them (suid_too); where it says nothing (fallocate, copying) root may. */
 void ops_kill_privs(fuse_req_t req, struct fnode *fn, bool suid_too);

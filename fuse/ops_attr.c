@@ -278,8 +278,7 @@ static void acl_kills_sgid(fuse_req_t req, const char *path)
 {
 	struct stat st;
 
-	if (fuse_req_ctx(req)->uid == 0 || stat(path, &st) < 0 || !(st.st_mode & S_ISGID) ||
-		ops_caller_in_group(req, st.st_gid))
+	if (stat(path, &st) < 0 || !(st.st_mode & S_ISGID) || !ops_lacks_group(req, st.st_gid))
 		return;
 	if (chmod(path, st.st_mode & 07777 & ~(mode_t)S_ISGID) < 0)
 		log_warn("%s: set-group-id could not be cleared: %s", path, strerror(errno));

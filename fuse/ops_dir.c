@@ -357,12 +357,10 @@ void ops_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 static void places_renamed(
 	struct pacefs *p, struct fnode *fn, struct fnode *dir, const char *name)
 {
-	struct place at = place_at(p, dir->node.nodeid, name);
-
 	if (!fn)
 		return;
 	domain_lock(&p->dom);
-	at.moves = p->moves; /* it is surely there */
+	struct place at = place_at(p, dir->node.nodeid, name); /* it is surely there */
 	place_set(p, fn, &at);
 	domain_unlock(&p->dom);
 }
